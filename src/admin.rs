@@ -23,12 +23,11 @@ pub mod numbers;
 mod events;
 mod connections;
 
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::thread;
+use std::{io, thread};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -43,8 +42,8 @@ use tokio::sync::mpsc;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::base::clock::{self, Time};
-use crate::base::local_runtime::local_runtime;
 use crate::base::readiness::Readiness;
+use crate::base::threads::local_runtime;
 use crate::config::{Config, LOG_LEVELS};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{DroppedLines, LogLevel};

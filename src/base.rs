@@ -1,10 +1,9 @@
 //! Small things that every module may use. Nothing here knows the configuration or does I/O of its own.
 
 pub mod back_off;
-pub mod background;
+pub mod threads;
 pub mod byte_order_mark;
 pub mod clock;
-pub mod content;
 pub mod deadline;
 pub mod event_stream;
 pub mod fingerprint;
@@ -14,7 +13,6 @@ pub mod in_force;
 pub mod json;
 pub mod jwt;
 pub mod letter_case;
-pub mod local_runtime;
 pub mod metrics;
 pub mod percent;
 pub mod printable;
@@ -22,7 +20,6 @@ pub mod random;
 pub mod readiness;
 pub mod reason;
 pub mod repeated_event;
-pub mod sharding;
 pub mod share;
 pub mod spans;
 pub mod units;

@@ -21,8 +21,8 @@ use clap::{CommandFactory, Parser};
 use http::{Method, Request};
 
 use crate::admin::describe;
-use crate::base::background::Background;
 use crate::base::clock;
+use crate::base::threads::Background;
 use crate::config::{self, Config, Problems};
 use crate::process::{self, ConfigSource, Loaded, NoStart, Prepared, Start, Stopped};
 use crate::proxy::log;
@@ -37,6 +37,9 @@ use source::Options;
 
 const INVALID: u8 = 2;
 const FAILED: u8 = 1;
+
+/// Runs as it is.
+const EXAMPLE: &str = include_str!("../gateway.toml");
 
 /// The longest time to read the files.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
@@ -109,6 +112,7 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
     match &command {
         Some(Command::Top(asked)) => topped(asked),
         Some(Command::Schema) => Ok(printed(&format!("{:#}\n", config::schema()))),
+        Some(Command::Check { example: true, .. }) => Ok(printed(EXAMPLE)),
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
         Some(Command::Check { json, against, .. }) => {

@@ -61,9 +61,7 @@
 
 mod calendar;
 mod rate;
-mod varint;
 mod log;
-mod low_water;
 mod extension;
 mod counting;
 mod sliding_window;

@@ -12,6 +12,7 @@ mod service_manager;
 mod signals;
 mod source;
 mod stores;
+mod summary;
 mod workers;
 
 use std::fmt;
@@ -27,8 +28,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
-use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::PerWorker;
+use crate::base::threads::local_runtime;
 use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
@@ -154,6 +155,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let plan = listeners.open().plan(None, &config, &mut inherited)?;
     inherited.warn_of_rest();
     listeners.apply(plan);
+    summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);

@@ -7,11 +7,9 @@
 pub mod overload;
 mod health;
 mod load;
-mod places;
+mod connection_limits;
 mod endpoint_state;
 mod resend;
-mod cold;
-mod upstream_state;
 mod endpoint;
 mod in_flight;
 mod balancer;
@@ -19,27 +17,19 @@ mod response_rules;
 mod error;
 mod stall;
 mod stream;
-mod spare_buffers;
 mod connection;
 mod bound;
-mod proxy_protocol;
 mod connector;
-mod keep;
 mod header_policy;
 mod request;
-mod forwarded;
 mod request_headers;
-mod trailers;
-mod outgoing_body;
 mod exchange;
 mod http2;
 mod pool;
 mod http1;
 mod body;
-mod attempts;
 mod servers;
 mod delivery;
-mod happy_eyeballs;
 mod watch;
 
 use std::net::SocketAddr;
@@ -54,19 +44,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use body::UpstreamBody;
 pub use bound::BoundConnections;
 pub use connection::UpstreamTunnel;
+pub use connection_limits::{Keep, Keeps};
 pub use delivery::Connections;
-pub use endpoint::{DestinationAddress, Endpoint, Endpoints};
+pub use endpoint::{DestinationAddress, Endpoint, Endpoints, RetryCounts};
 pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;
-pub use keep::{Keep, Keeps};
 pub use load::UpstreamLoad;
 pub use pool::ConnectionPools;
 pub use request::{
     BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
     UpstreamRequest,
 };
-pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
 use crate::base::clock;
@@ -74,16 +63,14 @@ use crate::config;
 use crate::net::Names;
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
-use attempts::Attempts;
 use balancer::{Balancer, Choice, Criteria};
-use cold::cold;
 use connector::Connector;
-use delivery::Delivery;
+use delivery::{Attempts, Delivery, cold};
+use endpoint::UpstreamState;
 use error::Failed;
 use in_flight::InFlight;
 use resend::Resend;
 use servers::Servers;
-use upstream_state::UpstreamState;
 
 #[derive(Debug)]
 pub struct Upstream {

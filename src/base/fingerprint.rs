@@ -1,10 +1,15 @@
-//! A hash of 128 bits for a client's key. It is the same on every machine and does not reveal the key.
+//! A hash of 128 bits for a client's key, and which shard of a map a key belongs to.
 //!
-//! The hash is BLAKE3 in a domain of the limit's name, without a secret, so that gateways agree without sharing one.
+//! The hash is the same on every machine and does not reveal the key. It is BLAKE3 in a domain of the limit's name, without
+//! a secret, so that gateways agree without sharing one. Clients choose keys, so the choice of a shard depends on a secret
+//! of the map. Otherwise a client could find keys that all meet in the shard of another client, and evict its key.
 
 use std::fmt;
+use std::hash::BuildHasher;
 
-use crate::base::hex;
+use foldhash::quality::RandomState;
+
+use super::hex;
 
 /// The first half of a BLAKE3 hash. The hash is cryptographic, so clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +79,18 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+#[derive(Debug, Default)]
+pub struct Sharding(RandomState);
+
+impl Sharding {
+    /// 0 if there are no shards.
+    pub fn shard(&self, key: Fingerprint, shards: usize) -> usize {
+        let hash = u128::from(self.0.hash_one(key.high()));
+        // The highest bits decide, so any number of shards gets equal shares.
+        usize::try_from((hash * shards as u128) >> 64).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -86,5 +103,18 @@ mod tests {
             let fingerprint = Fingerprint(bits);
             prop_assert_eq!(fingerprint.digits().to_vec(), fingerprint.to_string().into_bytes());
         }
+    }
+
+    #[test]
+    fn keys_that_meet_in_one_map_are_apart_in_another() {
+        const SHARDS: usize = 64;
+        let (one, other) = (Sharding::default(), Sharding::default());
+        let keys = (0..64_000_u32).map(|key| Fingerprint::of(&key.to_be_bytes()));
+        let met: Vec<_> = keys.filter(|key| one.shard(*key, SHARDS) == 0).collect();
+        assert!((800..1200).contains(&met.len()), "{}", met.len());
+        let mut counts = [0; SHARDS];
+        met.iter().for_each(|key| counts[other.shard(*key, SHARDS)] += 1);
+        assert!(counts.iter().all(|count| *count < 100), "{counts:?}");
+        assert_eq!(one.shard(met[0], 1), 0);
     }
 }

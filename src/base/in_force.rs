@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::base::local_runtime::local_runtime;
+use crate::base::threads::local_runtime;
 
 /// The pause before a task begins again that has ended unexpectedly, or that the system has refused.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -1,18 +1,24 @@
 //! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read. Each worker has its own,
 //! and readers add them up.
 
-mod peak;
-
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use peak::Peak;
+use super::clock::Time;
+use super::share::{WHOLE, share};
 
 /// The upper bounds of the buckets in microseconds: from a store's round trip to a slow upstream.
 pub const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000, 30_000_000,
 ];
+/// The length of a window of a [`Peak`], as a power of two of microseconds: 33.6 s.
+const WINDOW_BITS: u32 = 25;
+/// A share is known for 302 s at least and for 336 s at most: a monitoring system that asks every minute sees it five times,
+/// even if one of its requests fails.
+const WINDOWS: usize = 10;
+/// The bits of a slot for the share, in millionths. The bits above are the number of the window.
+const SHARE_BITS: u32 = 20;
 
 /// A count that only grows. Only one thread adds to it, so adding takes no locked instruction. Any thread may read it.
 #[derive(Debug, Default)]
@@ -96,8 +102,60 @@ impl<T: Default> PerWorker<T> {
     }
 }
 
+/// The highest used share of something in the current window and the nine before: the last 302 to 336 seconds. Only one thread
+/// adds to it, as to a [`Counter`]; any thread may read it.
+///
+/// A decision says how much of a quota is left, so one division and some comparisons show how full keys are. A search for
+/// the fullest key in the store would visit all cells, and Memcached cannot be searched. The key is not kept, because
+/// metrics name no keys.
+#[derive(Debug, Default)]
+pub struct Peak {
+    /// A window uses the slot of its number modulo [`WINDOWS`].
+    slots: [AtomicU64; WINDOWS],
+}
+
+impl Peak {
+    /// The rest of `capacity` was used.
+    pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
+        let share = u64::from(share(capacity.saturating_sub(remaining), capacity));
+        let window = window(now);
+        let slot = &self.slots[slot(window)];
+        let noted = slot.load(Ordering::Relaxed);
+        // A window of the future is from before the clock was set back.
+        if noted >> SHARE_BITS != window || share > noted & MASK {
+            slot.store(window << SHARE_BITS | share, Ordering::Relaxed);
+        }
+    }
+
+    /// From 0 to 1; 0 if nothing was used.
+    #[expect(clippy::cast_precision_loss, reason = "a share has seven digits")]
+    pub fn highest(&self, now: Time) -> f64 {
+        let (current, mut highest) = (window(now), 0);
+        for noted in self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)) {
+            // Windows of the future get a larger age than any other.
+            if current.wrapping_sub(noted >> SHARE_BITS) < WINDOWS as u64 {
+                highest = highest.max(noted & MASK);
+            }
+        }
+        highest as f64 / f64::from(WHOLE)
+    }
+}
+
+const MASK: u64 = (1 << SHARE_BITS) - 1;
+
+fn window(now: Time) -> u64 {
+    now.micros() >> WINDOW_BITS
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of windows")]
+fn slot(window: u64) -> usize {
+    (window % WINDOWS as u64) as usize
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -112,5 +170,46 @@ mod tests {
             (2, 1, 1, 1)
         );
         assert_eq!(snapshot.micros, 60_000_202);
+    }
+
+    /// The beginning of a window.
+    const BEGIN: Time = Time::from_micros(53_687_090 << WINDOW_BITS);
+
+    fn at(seconds: u64) -> Time {
+        BEGIN.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_highest_share_is_known_for_five_minutes() {
+        let peak = Peak::default();
+        let highest = |seconds| peak.highest(at(seconds)).to_string();
+        assert_eq!(highest(0), "0");
+        peak.observe(1, 4, at(1));
+        peak.observe(3, 4, at(33));
+        // A scrape each minute sees the peak five times, whenever the first scrape is.
+        assert_eq!([33, 60, 120, 180, 240, 300, 335].map(highest), ["0.75"; 7]);
+        peak.observe(1, 2, at(40));
+        assert_eq!([336, 340, 369].map(highest), ["0.5"; 3]);
+        assert_eq!([370, 10_000].map(highest), ["0"; 2]);
+    }
+
+    #[test]
+    fn each_window_is_remembered_for_as_long_as_any_other() {
+        let peak = Peak::default();
+        for second in 0..3_000 {
+            peak.observe(1, 4, at(second));
+            assert_eq!([0, 302].map(|later| peak.highest(at(second + later)).to_string()), ["0.75"; 2], "{second}");
+            assert_eq!(peak.highest(at(second + 336)).to_string(), "0", "{second}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_freeze_it() {
+        let peak = Peak::default();
+        peak.observe(0, 4, at(3600));
+        assert_eq!(peak.highest(at(0)).to_string(), "0");
+        peak.observe(3, 4, at(0));
+        peak.observe(3, 4, at(17));
+        assert_eq!(peak.highest(at(17)).to_string(), "0.25");
     }
 }

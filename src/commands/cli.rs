@@ -75,6 +75,9 @@ pub(super) enum Command {
         /// Like --live, but fails while the gateway drains.
         #[arg(long, conflicts_with_all = ["json", "against"])]
         ready: bool,
+        /// Print a configuration to begin with, and check nothing.
+        #[arg(long, conflicts_with_all = ["file", "json", "against", "live", "ready"])]
+        example: bool,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::base::local_runtime::block_on;
+use crate::base::threads::block_on;
 use crate::commands::admin_client::{AdminClient, AskError};
 
 use feed::{Feed, Model, Update};

@@ -248,6 +248,9 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     if index.is_none() {
         let names: Vec<&str> = defined.iter().map(|(candidate, _)| candidate.text).collect();
         let help = match nearest(name.text, names.iter().copied()) {
+            _ if name.text.contains("://") => {
+                format!("give it a name: [{what}s.NAME] with servers = [{:?}], and write that name here", name.text)
+            }
             Some(near) => format!("did you mean `{near}`?"),
             None if names.is_empty() => format!("define it: [{what}s.{}]", name.text),
             None => format!("define it: [{what}s.{}], or use {}", name.text, either(&names)),

@@ -284,12 +284,41 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
 fn unknown(word: &str, kind: &str) -> Wrong {
     let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
     names.extend(["header", "cookie", "query", "jwt", "json", "descriptor"]);
-    Wrong::new(format!("{} is not a source of keys", quoted(word)), did_you_mean(kind, &names, SOURCES))
+    let help = elsewhere(word).map(|meant| format!("did you mean `{meant}`? {SOURCES}"));
+    let help = help.unwrap_or_else(|| did_you_mean(kind, &names, SOURCES));
+    Wrong::new(format!("{} is not a source of keys", quoted(word)), help)
+}
+
+/// What a name of other proxies probably means.
+fn elsewhere(word: &str) -> Option<String> {
+    let word = word.trim_start_matches('$').to_ascii_lowercase();
+    match word.as_str() {
+        "ip" | "src" | "address" | "remote_addr" | "binary_remote_addr" | "remote_address" => {
+            Some("client-ip".to_owned())
+        }
+        "authorization" | "user-agent" => Some(format!("header:{word}")),
+        _ if word.starts_with("x-") && !word.contains(':') => Some(format!("header:{word}")),
+        _ => word.strip_prefix("http_").map(|header| format!("header:{}", header.replace('_', "-"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_other_proxies_are_understood() {
+        for (word, meant) in [
+            ("$binary_remote_addr", "client-ip"),
+            ("ip", "client-ip"),
+            ("X-Api-Key", "header:x-api-key"),
+            ("$http_x_api_key", "header:x-api-key"),
+        ] {
+            assert_eq!(elsewhere(word).as_deref(), Some(meant), "{word}");
+        }
+        assert_eq!(elsewhere("x-y:z"), None);
+        assert_eq!(elsewhere("clientip"), None);
+    }
 
     #[test]
     fn reads_every_source() {

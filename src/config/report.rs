@@ -89,7 +89,13 @@ impl Problems {
     /// The only problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let texts = Texts::without_text(&path.display().to_string());
-        Self::new(Arc::new(texts), vec![unreadable(0, error, "check the path: --config FILE names another one")])
+        let help = match error.kind() {
+            io::ErrorKind::NotFound => {
+                "`--config FILE` names another one, and `gateway check --example > gateway.toml` writes one to begin with"
+            }
+            _ => "check the path: --config FILE names another one",
+        };
+        Self::new(Arc::new(texts), vec![unreadable(0, error, help)])
     }
 
     /// The only problem of a configuration without a text.

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use super::Limit;
-use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole};
+use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole, pull, push};
 use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
-use super::varint::{pull, push};
 use crate::base::clock::{Time, micros};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,7 @@
-//! The traits of the states of strategies: of all, of counters only, and of states that are kept as a whole only.
+//! The traits of the states of strategies: of all, of counters only, and of states that are kept as a whole only, and how
+//! their numbers are encoded: in variable length (LEB128).
+
+use integer_encoding::VarInt;
 
 use super::extension::Extension;
 use super::log::AdmissionLog;
@@ -113,4 +116,17 @@ pub(super) struct GivenBack {
     pub(super) lag: u64,
     /// Whether the charge may have gone to another state, so that it is unknown how much of it has drained from this one.
     pub(super) is_elsewhere: bool,
+}
+
+pub(super) fn push(number: u64, bytes: &mut Vec<u8>) {
+    let mut digits = [0; 10];
+    let length = number.encode_var(&mut digits);
+    bytes.extend_from_slice(&digits[..length]);
+}
+
+/// Removes a number from the beginning of `rest`. `None` if there is none.
+pub(super) fn pull(rest: &mut &[u8]) -> Option<u64> {
+    let (number, length) = u64::decode_var(rest)?;
+    *rest = rest.get(length..)?;
+    Some(number)
 }

@@ -2,9 +2,8 @@
 //!
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
-use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole, add};
+use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole, add, pull, push};
 use super::rate::Rate;
-use super::varint::{pull, push};
 use crate::base::clock::Time;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

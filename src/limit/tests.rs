@@ -2,12 +2,10 @@
 
 mod appended;
 mod bans;
-mod clocks;
 mod oracle;
 mod strategies;
 mod reservations;
 mod migration;
-mod usages;
 
 use std::time::Duration;
 

@@ -4,11 +4,9 @@
 //! A request of cost 1 uses as many units as the window has microseconds, and in each microsecond as many units drain as the
 //! quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
-use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole};
-use super::extension::Extension;
-use super::low_water::LowWater;
+use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole, pull, push};
+use super::extension::{Extension, LowWater};
 use super::rate::Rate;
-use super::varint::{pull, push};
 use crate::base::clock::Time;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
-use crate::base::background::Background;
 use crate::base::clock;
+use crate::base::threads::Background;
 use crate::config::{self, regular_file};
 use crate::limit::Limit;
 use crate::proxy::snapshot::{SharedState, Snapshot};

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
-use crate::base::local_runtime::local_runtime;
+use crate::base::threads::local_runtime;
 
 /// After an accept that failed because there were no file handles or no memory.
 const PAUSE: Duration = Duration::from_millis(20);

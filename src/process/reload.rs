@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admin::{ReloadAnswer, ReloadResult};
-use crate::base::background::Background;
+use crate::base::threads::Background;
 use crate::config::overrides::Changes;
 use crate::config::{Recounted, ReloadError};
 

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::stores;
-use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
+use crate::base::threads::local_runtime;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::panic_text;
 use crate::proxy::snapshot::Snapshot;

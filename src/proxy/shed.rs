@@ -15,7 +15,7 @@ use crate::config::{self, Config, HIGHEST_PRIORITY, Shed};
 use crate::request::decide::RouteLimit;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::upstream::Upstream;
-use crate::upstream::overload::level::{self, GROUPS, Level, RANKS};
+use crate::upstream::overload::{self, GROUPS, Level, RANKS};
 
 pub use watch::ShedWatch;
 
@@ -74,7 +74,7 @@ impl RouteShedding {
     }
 
     pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
-        self.meter.admits(level::rank(priority, attributes.client, now.seconds()), worker)
+        self.meter.admits(overload::rank(priority, attributes.client, now.seconds()), worker)
     }
 }
 

@@ -2,7 +2,6 @@
 
 pub mod heavy_hitters;
 mod key_activity;
-mod token_metrics;
 mod counters;
 mod temporary_overrides;
 mod rate_selector;
@@ -10,10 +9,8 @@ mod resolved_quotas;
 mod outcome;
 mod reservations;
 mod concurrency;
-mod wait_queues;
 mod preparation;
 mod bans;
-mod conclusion;
 mod delay;
 mod slow;
 mod first;
@@ -36,7 +33,10 @@ use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
-pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
+pub use counters::{
+    DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
+};
+pub use delay::WaitQueues;
 pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
@@ -47,8 +47,6 @@ pub use reservations::{
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
-pub use token_metrics::{OTHER_MODELS, TokenCounts, TokenMetrics};
-pub use wait_queues::WaitQueues;
 
 use bans::Refused;
 use preparation::RateCheck;
@@ -182,38 +180,36 @@ pub enum Decision {
 
 impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
-        let reservations = Reservations::new(store, worker);
-        let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
-        let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        let (without_rates, exempt, pooled) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (decided, asked, first) = (0, 0, None);
-        let (held_since, has_waited, exchanges) = (None, false, Vec::new());
-        let (in_flight, refused) = (Vec::new(), Vec::new());
         Self {
-            outcomes,
-            asks,
-            shadowed,
-            over,
-            overflowed,
-            pooled,
-            reservations,
-            permits,
-            in_flight,
-            held_since,
-            has_waited,
-            exchanges,
-            profiles,
-            without_rates,
-            exempt,
-            decided,
-            asked,
-            first,
-            refused,
+            outcomes: SmallVec::new(),
+            asks: Asks::new(),
+            shadowed: SmallVec::new(),
+            over: SmallVec::new(),
+            overflowed: SmallVec::new(),
+            pooled: Vec::new(),
+            reservations: Reservations::new(store, worker),
+            permits: Vec::new(),
+            in_flight: Vec::new(),
+            held_since: None,
+            has_waited: false,
+            exchanges: Vec::new(),
+            profiles: SmallVec::new(),
+            without_rates: SmallVec::new(),
+            exempt: SmallVec::new(),
+            decided: 0,
+            asked: 0,
+            first: None,
+            refused: Vec::new(),
         }
     }
 }
 
 impl DecisionInput<'_, '_> {
+    /// Whether all limits of the route are asked together.
+    fn asks_all(&self) -> bool {
+        self.part == StageRange::ALL
+    }
+
     /// How much room the request needs in the limit at this place, which allows `most` at once, and the first charge.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
         if let Some(descriptor) = self.attributes.descriptors.get(place) {
@@ -315,7 +311,7 @@ impl<'a> DecisionState<'a> {
     /// Counts the decision for the limits about which the store was not asked.
     fn finish(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
         input.key_cache.borrow_mut().shrink();
-        if decision == Decision::Admitted && self.reservations.is_provisional() {
+        if decision == Decision::Admitted && self.reservations.is_provisional {
             return decision;
         }
         (self.decided, self.asked) = (self.asks.len(), self.asks.len());

@@ -4,7 +4,6 @@
 
 mod pieces;
 pub mod ambiguity;
-mod forwarded;
 pub mod client;
 pub mod body;
 pub mod key_text;

@@ -11,24 +11,21 @@
 pub mod host;
 pub mod path;
 pub mod rewrite;
-mod header_values;
-mod mismatch;
 mod tree;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use foldhash::HashMap;
-use http::Method;
+use http::{HeaderName, Method};
 
 use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
-use tree::{Node, RouteEntry, RouteRequest};
-
-pub use header_values::{CurrentChanges, PreparedChanges, TemplateInput};
-pub use mismatch::{Mismatch, mismatch};
+pub use rewrite::{CurrentChanges, PreparedChanges, TemplateInput};
 pub use tree::RouteConditions;
+use tree::{Node, RouteEntry, RouteRequest};
 
 #[derive(Debug, Default)]
 pub struct Routes {
@@ -146,9 +143,63 @@ fn is_under(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
+/// The first condition of a route that a request does not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    Host,
+    Path,
+    Method,
+    Scheme,
+    /// This header has another value or is missing.
+    Header(String),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("is for another host"),
+            Self::Path => f.write_str("is for other paths"),
+            Self::Method => f.write_str("is for other methods"),
+            Self::Scheme => f.write_str("is for the other scheme"),
+            Self::Header(name) => write!(f, "needs another value of {name}"),
+        }
+    }
+}
+
+/// Why a route does not match a request, for `gateway explain`; `None` if it does. Host and path are as [`Routes::find`] takes
+/// them.
+pub fn mismatch(
+    route: &Route,
+    matching: PathMatching,
+    host: &str,
+    path: &str,
+    conditions: RouteConditions<'_>,
+) -> Option<Mismatch> {
+    let host_fits = match &route.host {
+        Host::Any => true,
+        Host::Exact(name) => name == host,
+        Host::Under(name) => is_under(host, name),
+    };
+    if !host_fits {
+        return Some(Mismatch::Host);
+    }
+    let anyhow = Route { methods: Vec::new(), headers: Vec::new(), scheme: None, ..route.clone() };
+    if Routes::build(&[anyhow], matching).find(host, path, conditions).is_none() {
+        return Some(Mismatch::Path);
+    }
+    if !tree::takes(&route.methods, conditions.method) {
+        return Some(Mismatch::Method);
+    }
+    if route.scheme.is_some_and(|wanted| wanted != conditions.scheme) {
+        return Some(Mismatch::Scheme);
+    }
+    let differs = |(name, wanted): &&(HeaderName, HeaderMatch)| !tree::has(conditions.headers, name, wanted);
+    route.headers.iter().find(differs).map(|(name, _)| Mismatch::Header(name.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use http::{HeaderMap, HeaderValue, StatusCode};
     use proptest::prelude::*;
 
     use super::*;

@@ -15,6 +15,10 @@ use super::worker_state::{Coarse, WorkerState};
 use crate::base::deadline::Deadline;
 use crate::base::reason::Reason;
 
+/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its
+/// client may go on sending.
+const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
+
 /// The streams of an HTTP/2 connection, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
     /// Those that have waited for their client for too long.
@@ -39,10 +43,6 @@ pub(super) struct ConnectionState {
 /// The next moment at which everything that the library has is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush(u64);
-
-/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its
-/// client may go on sending.
-const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
 
 impl ConnectionState {
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {

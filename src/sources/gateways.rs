@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use crate::base::local_runtime::local_runtime;
+use crate::base::threads::local_runtime;
 use crate::config::Share;
 use crate::net::Names;
 

@@ -6,30 +6,26 @@
 //! evicts no other key.
 
 mod shard;
-mod bans;
 mod migration;
 mod inspection;
 mod saved;
 
-use std::iter;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::{iter, mem};
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket};
+use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket, Verdicts, outlasts};
 use crate::base::clock::Time;
-use crate::base::fingerprint::Fingerprint;
-use crate::base::sharding::Sharding;
+use crate::base::fingerprint::{Fingerprint, Sharding};
 use crate::limit::{Cell, Limit, Verdict};
 
 use migration::ReloadsSoFar;
-use shard::{CellEntry, Shard};
-
 pub use saved::{NAME as SAVED_NAME, NotRestored, RestoredCounters};
+use shard::{CellEntry, Shard};
 
 /// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;
@@ -310,6 +306,33 @@ impl Memory {
 
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The reply if bans alone decide: no key of the request has a ban, as hardly any has, or a ban outlasts anything else
+    /// that could refuse it.
+    fn decide_by_bans(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
+        let (mut verdicts, mut was_banned) = (Verdicts::new(), false);
+        for ask in asks.iter().filter(|ask| ask.looks_at_bans()) {
+            let (shard, key) = self.place(ask.limit, ask.key);
+            let shard = &mut *self.shards[shard].lock();
+            let Some(entry) = entry(shard, key, ask, now) else {
+                let remaining = ask.limit.capacity();
+                verdicts.push((ask.place, Verdict { admitted: true, rate: 0, remaining, wait: None, level: 0 }));
+                continue;
+            };
+            was_banned = true;
+            if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need).filter(|one| outlasts(one, asks)) {
+                let verdicts = [(ask.place, refusal)].into_iter().collect();
+                return Some(Reply { verdicts, ..Reply::default() });
+            }
+        }
+        if was_banned || verdicts.is_empty() {
+            return None;
+        }
+        let others: Asks<'_> = asks.iter().filter(|ask| !ask.looks_at_bans()).copied().collect();
+        let mut reply = if others.is_empty() { Reply::default() } else { self.decide(&others, now) };
+        reply.verdicts.extend(verdicts);
+        Some(reply)
     }
 }
 

@@ -8,28 +8,22 @@ mod counters;
 mod names;
 mod targets;
 mod versioned;
-mod provisional;
 mod cached_cell;
 mod cells;
 mod migration;
 mod refusals;
 mod health;
-mod message;
-mod decision_queue;
 mod batch;
 mod mailbox;
-mod sweep;
 mod coordinator;
 mod link;
 mod engine;
-mod connection;
 mod driver;
 pub mod simulation;
 pub mod memcached;
 
-use std::io;
 use std::sync::Arc;
-use std::thread;
+use std::{io, thread};
 
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, LocalOptions};
@@ -44,8 +38,7 @@ use crate::config::{self, OnError, Role};
 use crate::limit::Limit;
 
 use driver::Setup;
-use mailbox::Mailboxes;
-use message::{Inspection, Message, PendingDecision, Reload, Settlement, Task};
+use mailbox::{Inspection, Mailboxes, Message, PendingDecision, Reload, Settlement, Task};
 use protocol::Protocol;
 use refusals::RefusalCache;
 

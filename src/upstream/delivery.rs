@@ -1,27 +1,40 @@
-//! One attempt to send a request, over an existing or a new connection.
+//! The attempts to send a request, each over an existing or a new connection.
+//!
+//! A server whose name has addresses of both families may be reached by one of them only. If the chosen address does not
+//! accept a connection soon, one of the other family is tried at the same time, and the first that accepts gets the request
+//! (RFC 8305, section 5). The slower address counts as failed, so that repeated failures eject it.
 
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
+use tokio::time::timeout;
 
-use super::attempts::Attempts;
+use super::balancer::Criteria;
 use super::body::UpstreamBody;
 use super::bound::{BoundConnections, has_credentials};
-use super::cold::cold;
 use super::connection::UpstreamConnection;
 use super::connector::Announced;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
-use super::exchange::Exchange;
-use super::http2::OpenStream;
+use super::exchange::{BodySource, Exchange};
+use super::health::Availability;
+use super::http2::{self, OpenStream};
 use super::in_flight::InFlight;
-use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::{RequestHead, UpstreamRequest};
+use super::resend::{Ending, Resend, Situation};
 use super::stream::Offered;
-use super::{Upstream, http1, http2, request_headers};
+use super::{Upstream, http1, request_headers};
+use crate::base::clock;
+use crate::server::ClientBody;
+
+/// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) enum Connection {
@@ -74,14 +87,14 @@ impl Delivery<'_> {
     }
 
     /// Whether the endpoint is offered HTTP/2 for the request: an endpoint that has chosen HTTP/1.1 is not.
-    pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
+    fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
         let RequestHead { asks_for_websocket, headers, .. } = self.request.head;
         endpoint.target.is_offered_http2(|| asks_for_websocket || has_credentials(headers))
             && !self.connections.pools.http2.chooses_http1(endpoint.id)
     }
 
     /// The client that is announced to servers. The connection can be used for no other.
-    pub(super) fn announced(self) -> Option<SocketAddr> {
+    fn announced(self) -> Option<SocketAddr> {
         self.upstream.proxy_protocol.and(self.request.address())
     }
 
@@ -145,4 +158,121 @@ impl Delivery<'_> {
             Connection::Http2(stream) => cold(http2::send(&exchange, *stream, &mut body.next, headers)).await,
         }
     }
+}
+
+/// The attempts to get a response to one request.
+pub(super) struct Attempts<'a> {
+    upstream: &'a Upstream,
+    request: &'a UpstreamRequest<'a>,
+    /// The ids of endpoints that have failed.
+    pub(super) tried: SmallVec<[usize; 4]>,
+    /// How often the request was sent to another endpoint although one may have processed it.
+    retries: u32,
+    /// Whether a stale connection was replaced. That happens once, and from then on all connections are new.
+    is_repeated: bool,
+    /// Whether a server may have got a part of the request before the current attempt.
+    was_begun: bool,
+    body: BodySource,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(upstream: &'a Upstream, request: &'a UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
+        let retry = &upstream.retry;
+        let keep = (retry.retries > 0 && request.head.method.is_idempotent()).then_some(retry.max_body);
+        let body = BodySource::new(body, keep);
+        Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
+    }
+
+    pub(super) fn answered(&self, status: StatusCode) -> Ending {
+        let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
+        if is_listed { Ending::Listed } else { Ending::Final }
+    }
+
+    pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Resend> {
+        if ending == Ending::Final {
+            return None;
+        }
+        let Upstream { retry, balancer, state, .. } = self.upstream;
+        let progress = self.request.progress;
+        if ending.is_unprocessed() {
+            progress.is_begun.set(self.was_begun);
+        }
+        self.was_begun = progress.is_begun.get();
+        self.tried.push(endpoint);
+        let next = balancer.can_try(Criteria { key: None, tried: &self.tried });
+        // A response is not given up for a server that is down.
+        let is_away = |next| matches!(next, Availability::Unhealthy | Availability::Ejected);
+        let has_other = next.is_some_and(|next| ending != Ending::Listed || !is_away(next));
+        let situation = Situation {
+            is_idempotent: self.request.head.method.is_idempotent(),
+            has_whole_body: self.body.is_whole(),
+            has_response: progress.has_response.get(),
+            is_repeated: self.is_repeated,
+            has_other,
+            retries: retry.retries - self.retries,
+        };
+        let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
+        if again == Resend::SameServer {
+            self.is_repeated = true;
+            self.tried.pop();
+        }
+        self.retries += u32::from(again == Resend::Retry);
+        self.body.rewind();
+        Some(again)
+    }
+}
+
+impl Delivery<'_> {
+    /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, which then
+    /// replaces it in `in_flight`. An endpoint that has not accepted counts as tried.
+    ///
+    /// # Errors
+    /// When neither accepts a connection.
+    async fn race(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
+        let Self { upstream, request, .. } = self;
+        let endpoint = in_flight.endpoint().clone();
+        let mut first = pin!(self.open(&endpoint));
+        if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
+            return opened;
+        }
+        let Some(sibling) = upstream.balancer.sibling(&endpoint, &attempts.tried) else { return first.await };
+        let sibling = InFlight::new(sibling, request);
+        let other = sibling.endpoint().clone();
+        let mut second = pin!(self.open(&other));
+        let (is_first, opened) = tokio::select! {
+            opened = first.as_mut() => (true, opened),
+            opened = second.as_mut() => (false, opened),
+        };
+        let (is_first, opened) = match opened {
+            Ok(connection) => {
+                if !is_first {
+                    upstream.failed_at(&endpoint, &UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
+                }
+                (is_first, Ok(connection))
+            }
+            Err(error) => {
+                let failed = if is_first { &endpoint } else { &other };
+                upstream.failed_at(failed, &error);
+                attempts.tried.push(failed.id);
+                (!is_first, if is_first { second.await } else { first.await })
+            }
+        };
+        if !is_first {
+            in_flight.failed(&UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
+            sibling.begin(request);
+            *in_flight = sibling;
+        }
+        opened
+    }
+
+    /// Whether the endpoint has a sibling of the other family, and no connection of its own.
+    fn needs_race(self, endpoint: &Endpoint) -> bool {
+        endpoint.state.has_sibling()
+            && !(self.is_offered_http2(endpoint) && self.connections.pools.http2.is_connected(endpoint.id))
+    }
+}
+
+/// Boxes a future, so that it adds neither size nor code to the function that awaits it.
+pub(super) fn cold<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+    Box::pin(future)
 }

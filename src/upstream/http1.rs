@@ -2,8 +2,7 @@
 //! request drives the connection, see [`UpstreamConnection`].
 
 mod chunked;
-mod request_body;
-mod request_head;
+mod request;
 mod response_body;
 mod response_head;
 
@@ -19,15 +18,14 @@ pub(super) use response_body::ResponseBody;
 use super::bound::has_challenge;
 use super::connection::UpstreamConnection;
 use super::error::{Failed, RequestBodyError, UpstreamError};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, OutgoingBody};
+use super::header_policy::ResponseTrailers;
 use super::in_flight::InFlight;
-use super::outgoing_body::OutgoingBody;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
-use super::trailers::ResponseTrailers;
-use request_body::RequestBody;
+use request::RequestBody;
 use response_head::{BodyEnd, ResponseHead};
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
@@ -46,8 +44,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.serves(request.head.forwarded.version);
-    let has_credentials =
-        request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
+    let has_credentials = request::encode(&mut connection.sending, &request.head, named, authority, body.framing());
     connection.stall.begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {

@@ -3,16 +3,13 @@
 //! client around h2 would send each body in a further task, which goes on when the request has ended, and does not show whether
 //! it waits for the client or for the server.
 
-mod cancelled;
 mod clients;
 mod connection;
 mod followed_stream;
 mod keep_alive;
 mod pool;
-mod request_body;
-mod request_head;
-mod response_body;
-mod response_head;
+mod request;
+mod response;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -23,19 +20,18 @@ use http::{HeaderMap, Response, StatusCode, Version};
 
 pub(super) use connection::OpenStream;
 pub(super) use pool::Http2Pool;
-pub(super) use response_body::ResponseBody;
+pub(super) use response::ResponseBody;
 
 use super::bound::{has_challenge, has_credentials};
 use super::error::{Failed, RequestBodyError, UpstreamError};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, OutgoingBody};
+use super::header_policy::ResponseTrailers;
 use super::in_flight::InFlight;
-use super::outgoing_body::OutgoingBody;
 use super::resend::Ending;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
-use super::trailers::ResponseTrailers;
 use connection::failure;
-use request_body::RequestBody;
+use request::RequestBody;
 
 impl Failed {
     /// For an error before the head of a response. `nothing_came` is false after an interim response, too.
@@ -70,7 +66,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, in_flight, named, timeout, read_timeout, .. } = *exchange;
-    let head = request_head::head(exchange, stream.connection().scheme(), body.as_ref())?;
+    let head = request::head(exchange, stream.connection().scheme(), body.as_ref())?;
     if has_credentials(request.head.headers) {
         stream.connection().binds();
     }
@@ -101,7 +97,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     });
     let head = head
         .await
-        .and_then(|response| Ok(response_head::check(response, request.head.method).map_err(UpstreamError::from)?));
+        .and_then(|response| Ok(response::check(response, request.head.method).map_err(UpstreamError::from)?));
     match head {
         Ok(head) => {
             if has_challenge(head.status, &head.headers) {

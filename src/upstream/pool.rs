@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tokio::task::yield_now;
 
-use super::connection::UpstreamConnection;
+use super::connection::{SpareBuffers, UpstreamConnection};
+use super::connection_limits::{Keep, Keeps, LONGEST_INTERVAL};
 use super::http2::Http2Pool;
-use super::keep::{Keep, Keeps, LONGEST_INTERVAL};
-use super::spare_buffers::SpareBuffers;
 
 /// How many connections to one server may be idle although they were not needed since the last check. After a burst, each
 /// check closes half of the others.
@@ -161,7 +160,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::upstream::places::Places;
+    use crate::upstream::connection_limits::Places;
     use crate::upstream::stream::{self, Offered, UpstreamStream};
 
     const LONG: Duration = Duration::from_secs(3600);

@@ -14,9 +14,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::connection_limits::{Place, are_taken};
 use super::endpoint::{DestinationAddress, TargetTls};
 use super::error::UpstreamError;
-use super::places::{Place, are_taken};
 use crate::net::keep_alive;
 use crate::net::tls::{ALPN_HTTP1, ALPN_HTTP2};
 

@@ -15,7 +15,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     match &upstream.balance {
         Balance::RoundRobin => writeln!(f, "    servers get requests in turn")?,
         Balance::LeastRequests => {
-            writeln!(f, "    of two random servers, the one with fewer requests in flight gets the next")?
+            writeln!(f, "    of two random servers, the one with fewer requests in flight gets the next")?;
         }
         Balance::Hash(by) => writeln!(f, "    requests with the same {by} go to the same server")?,
     }

@@ -39,7 +39,7 @@ pub fn single_lines<'a, const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, header};
+    use http::header;
 
     use super::*;
 

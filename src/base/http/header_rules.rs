@@ -4,15 +4,13 @@
 //! replace every character except letters and digits. They read `X_Real_IP` as X-Real-IP, so [`listed`] finds a header in
 //! all these spellings.
 
-use http::{HeaderMap, HeaderName};
-
-use super::header_spelling::is_same_variable;
-use super::trace_context::{TRACEPARENT, TRACESTATE};
-
 use Rule::{
     BeforeContent, FixedInRequests, FixedInResponses, HopByHop, OwnInRequests, OwnInResponses, Secret, Single, Trusted,
     TrustedAsWritten,
 };
+use http::{HeaderMap, HeaderName};
+
+use super::trace_context::{TRACEPARENT, TRACESTATE};
 
 /// The client and its request (RFC 7239).
 pub const FORWARDED: &str = "forwarded";
@@ -240,6 +238,13 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether both headers become the same CGI variable. Servers write `_` for everything except letters and digits (RFC
+/// 3875, section 4.1.18, as implemented). Both names are in lower case.
+pub fn is_same_variable(one: &str, other: &str) -> bool {
+    let same = |(a, b): (u8, u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
+    one.len() == other.len() && one.bytes().zip(other.bytes()).all(same)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -276,6 +281,18 @@ mod tests {
             };
             prop_assert_eq!(listed(&spelled(TABLE[at].0)), Some(TABLE[at]));
             prop_assert_eq!(listed(&(spelled(BEGINNING.0) + &more)), Some(BEGINNING));
+        }
+    }
+
+    #[test]
+    fn signs_are_the_same_and_letters_are_not() {
+        for (one, other) in [("x-debug", "x_debug"), ("x_debug", "x-debug"), ("x.a~b", "x-a_b"), ("a", "a"), ("", "")] {
+            assert!(is_same_variable(one, other), "{one} {other}");
+        }
+        for (one, other) in
+            [("x-debug", "xdebug"), ("x-debug", "x-debug-"), ("x-1", "x-2"), ("x-a", "xaa"), ("xaa", "x-a")]
+        {
+            assert!(!is_same_variable(one, other), "{one} {other}");
         }
     }
 }

@@ -234,10 +234,11 @@ pub(super) fn split(text: &str) -> Vec<String> {
     rates
 }
 
-/// The rate that a misspelled text probably means, such as `10/sec`, `10/1`, `10 per minute` or `10/Days`.
+/// The rate that a misspelled text probably means, such as `10/sec`, `10/1`, `10 per minute`, `10/Days` or
+/// nginx's `10r/s`.
 fn meant(text: &str) -> Option<Rate> {
     let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
-    let (quota, period) = (quota.trim().parse().ok()?, period.trim());
+    let (quota, period) = (quota.trim().trim_end_matches('r').parse().ok()?, period.trim());
     if let Some(unit) = Unit::named(period.to_ascii_lowercase().trim_end_matches('s')) {
         return Rate::new(quota, unit.longest()).ok()?.with_strategy(Strategy::Calendar(Calendar::utc(unit))).ok();
     }
@@ -253,6 +254,7 @@ mod tests {
     fn guesses_what_a_rate_meant() {
         assert_eq!(meant("10/sec").unwrap().to_string(), "10/s");
         assert_eq!(meant("10 per minute").unwrap().to_string(), "10/m");
+        assert_eq!(meant("10r/m").unwrap().to_string(), "10/m");
         assert_eq!(meant("10/10").unwrap().to_string(), "10/10s");
         assert_eq!(meant("10/Days").unwrap().to_string(), "10/day");
         assert_eq!(meant("10 per month").unwrap().to_string(), "10/month");

@@ -76,6 +76,8 @@ fn read_limit<'a>(
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
+    let help = "write it there, like rates = [\"10/s burst 20\"] with strategy = \"token-bucket\"";
+    section.refuse(&["burst"], "is part of a rate", help);
     section.close();
     Some(Limit {
         name: name.text.to_owned(),

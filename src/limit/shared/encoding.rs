@@ -24,10 +24,10 @@
 //! dropped the state.
 
 use super::super::cell::Cell;
+use super::super::counting::{pull, push};
 use super::super::log::AdmissionLog;
 use super::super::rate::Rate;
 use super::super::state::State;
-use super::super::varint::{pull, push};
 use super::operations::{Appended, OperationGroup};
 use crate::base::clock::Time;
 

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 
 use super::super::Limit;
 use super::super::cell::Cell;
+use super::super::counting::{pull, push};
 use super::super::rate::Rate;
 use super::super::reservation::Reservation;
-use super::super::varint::{pull, push};
 use crate::base::clock::Time;
 
 /// How many of the appended operations that give back are executed at most; the rest stays charged. Each takes time in

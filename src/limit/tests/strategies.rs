@@ -1,23 +1,25 @@
-//! Every strategy beside its definition, under random and adversarial schedules.
+//! Every strategy beside its definition, under random and adversarial schedules; and the usages of rates are what the limit
+//! decides by.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::Strategy;
 
+use super::migration::{rates, run, schedules};
 use super::oracle::{Kind, Oracle};
 use super::*;
-use crate::base::share::WHOLE;
+use crate::base::share::{WHOLE, share};
 
 const DAY: u64 = 86_400 * SECOND;
 
 pub(super) fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
     let rate = Rate::new(quota, Duration::from_micros(window)).unwrap();
     let counting = match kind {
-        Kind::SlidingLog => super::super::Strategy::SlidingLog,
-        Kind::FixedWindow => super::super::Strategy::FixedWindow,
-        Kind::TokenBucket { burst } => super::super::Strategy::TokenBucket { burst },
-        Kind::Day => super::super::Strategy::Calendar(Calendar::utc(Unit::Day)),
+        Kind::SlidingLog => crate::limit::Strategy::SlidingLog,
+        Kind::FixedWindow => crate::limit::Strategy::FixedWindow,
+        Kind::TokenBucket { burst } => crate::limit::Strategy::TokenBucket { burst },
+        Kind::Day => crate::limit::Strategy::Calendar(Calendar::utc(Unit::Day)),
     };
     rate.with_strategy(counting).unwrap()
 }
@@ -298,4 +300,55 @@ fn the_largest_bucket_is_exact() {
     assert_eq!((used.remaining, used.wait), (0, Some(31 * DAY)));
     cell.advance(limit.rates(), at(DAY + 31 * DAY / 2));
     assert_eq!(limit.judge(&cell, at(DAY + 31 * DAY / 2), 1, true).remaining, MAX_QUOTA / 2);
+}
+
+#[test]
+fn a_usage_tells_more_than_the_capacity_if_more_was_charged() {
+    let every = ["10/m", "10/m burst 10", "10/day"].map(|text| text.parse::<Rate>().unwrap());
+    let others = [crate::limit::Strategy::FixedWindow, crate::limit::Strategy::SlidingLog];
+    let others = others.map(|strategy| "10/m".parse::<Rate>().unwrap().with_strategy(strategy).unwrap());
+    for rate in every.into_iter().chain(others) {
+        let limit = Limit::new("l", std::slice::from_ref(&rate));
+        let now = at(1_000_000 * SECOND);
+        let mut cell = Cell::new(limit.rates(), now);
+        let usage = |cell: &Cell| limit.usages(cell, now).next().unwrap();
+        assert_eq!(usage(&cell), RateUsage { capacity: 10, used: 0, remaining: 10, wait: None }, "{rate:?}");
+        limit.charge(&mut cell, now, 25);
+        let RateUsage { used, remaining, wait, .. } = usage(&cell);
+        assert_eq!((used, remaining), (25, 0), "{rate:?}");
+        assert_eq!(wait, limit.judge(&cell, now, 1, false).wait, "{rate:?}: as a refused request is told");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_usage_tells_what_is_admitted_and_when_more_is(rates in rates(), schedule in schedules(), beyond in 0..9u64) {
+        let limit = Limit::new("l", &rates);
+        let (mut cell, now) = run(&limit, &schedule);
+        // Later charges need not fit.
+        limit.charge(&mut cell, at(now), beyond);
+        let usages: Vec<_> = limit.usages(&cell, at(now)).collect();
+        prop_assert_eq!(usages.len(), rates.len());
+        for apart in [0, 3] {
+            let used = usages.iter().map(|usage| share(usage.used.saturating_sub(apart), usage.capacity));
+            prop_assert_eq!(limit.level(&cell, at(now), apart), used.max().unwrap());
+        }
+        let least = usages.iter().map(|usage| usage.remaining).min().unwrap();
+        prop_assert!(limit.admits(&cell, at(now), least));
+        prop_assert!(!limit.admits(&cell, at(now), least + 1));
+        for (place, (usage, rate)) in usages.iter().zip(&rates).enumerate() {
+            prop_assert_eq!(usage.capacity, rate.capacity());
+            prop_assert_eq!(usage.used.min(usage.capacity) + usage.remaining, usage.capacity);
+            prop_assert_eq!(usage.wait.is_none(), usage.used == 0, "{:?}", usage);
+            let Some(wait) = usage.wait else { continue };
+            let remaining_after = |micros: u64| {
+                let mut cell = cell.clone();
+                cell.advance(&rates, at(now + micros));
+                limit.usages(&cell, at(now + micros)).nth(place).unwrap().remaining
+            };
+            prop_assert!(wait > 0);
+            prop_assert_eq!(remaining_after(wait - 1), usage.remaining, "a microsecond early");
+            prop_assert!(remaining_after(wait) > usage.remaining, "in time");
+        }
+    }
 }

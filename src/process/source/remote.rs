@@ -18,10 +18,9 @@ use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
 
 use crate::admin::RemoteStatus;
-use crate::base::background::Background;
 use crate::base::clock::{self, Time};
-use crate::base::local_runtime::block_on;
 use crate::base::metrics::Counter;
+use crate::base::threads::{Background, block_on};
 use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
 use crate::net::tls::ConnectorTls;

@@ -18,6 +18,8 @@ use super::queue::Queue;
 
 /// The owner and the group may read the file.
 const MODE: u32 = 0o640;
+/// In bytes. With more than that, lines do not wait for the others.
+const FULL: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
 pub struct LineWriter {
@@ -108,9 +110,6 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(MODE).custom_flags(flags).open(path)
 }
 
-/// In bytes. With more than that, lines do not wait for the others.
-const FULL: usize = 64 << 10;
-
 /// The lines of one worker.
 #[derive(Debug)]
 pub struct LineBuffer {
@@ -178,7 +177,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::local_runtime::block_on;
+    use crate::base::threads::block_on;
     use crate::proxy::log::queue::Queue;
 
     struct Writes(Sender<Vec<u8>>);

@@ -9,8 +9,7 @@ use super::cpu::CpuUse;
 use super::{Meter, Shedding};
 use crate::base::clock::{self, Monotonic};
 use crate::upstream::UpstreamLoad;
-use crate::upstream::overload::admission::{Admission, Window};
-use crate::upstream::overload::level::{Level, RANKS};
+use crate::upstream::overload::{Admission, Level, RANKS, Window};
 
 const WINDOW: Duration = Duration::from_millis(250);
 

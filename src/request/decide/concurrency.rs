@@ -9,8 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use crate::base::fingerprint::Fingerprint;
-use crate::base::sharding::Sharding;
+use crate::base::fingerprint::{Fingerprint, Sharding};
 
 /// Enough that workers seldom wait for the same lock.
 const SHARDS: usize = 64;

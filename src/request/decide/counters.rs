@@ -1,10 +1,22 @@
-//! Counts the decisions of each limit, how full its keys are, and its most frequent keys.
+//! Counts the decisions of each limit, how full its keys are, its most frequent keys, and the tokens that its requests have
+//! used, by model.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
 
 use super::bans::KnownBans;
 use super::key_activity::KeyActivity;
-use super::token_metrics::TokenMetrics;
 use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};
+use crate::tokens::Usage;
+
+/// The most models that are told apart, because clients choose the names.
+const MOST_MODELS: usize = 64;
+/// Of a model's name, in bytes.
+const LONGEST_NAME: usize = 64;
+/// Stands for all other models, and for requests that name none.
+pub const OTHER_MODELS: &str = "other";
 
 #[derive(Debug)]
 pub struct LimitMetrics {
@@ -80,5 +92,85 @@ impl LimitMetrics {
     /// The largest share of its quota, from 0 to 1, that any recently counted key has used.
     pub fn fullest(&self, now: Time) -> f64 {
         self.workers.iter().map(|worker| worker.fullest.highest(now)).fold(0.0, f64::max)
+    }
+}
+
+/// The tokens of one limit on all workers. Responses end so rarely that workers do not compete for this lock.
+#[derive(Debug, Default)]
+pub struct TokenMetrics(Mutex<BTreeMap<String, TokenCounts>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// What was used, as stated in responses or as estimated.
+    pub used: Usage,
+    /// What requests were charged before their responses ended.
+    pub reserved: u64,
+    /// What requests were charged in the end.
+    pub settled: u64,
+    /// How many responses did not state their use of tokens.
+    pub estimated: u64,
+    pub cut: u64,
+    /// How many numbers in responses were not counts of tokens.
+    pub ignored: u64,
+}
+
+impl TokenMetrics {
+    /// Counts a response to a request that names `model`.
+    pub fn record(&self, model: Option<&[u8]>, counts: TokenCounts) {
+        let name = model.and_then(|model| std::str::from_utf8(model).ok());
+        let is_shown = |name: &&str| name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_graphic());
+        let name = name.filter(is_shown).unwrap_or(OTHER_MODELS);
+        let models = &mut *self.0.lock();
+        let name = if models.contains_key(name) || models.len() < MOST_MODELS { name } else { OTHER_MODELS };
+        let total = match models.get_mut(name) {
+            Some(total) => total,
+            None => models.entry(name.to_owned()).or_default(),
+        };
+        total.add(counts);
+    }
+
+    pub fn by_model(&self) -> BTreeMap<String, TokenCounts> {
+        self.0.lock().clone()
+    }
+
+    pub fn total(&self) -> TokenCounts {
+        let mut total = TokenCounts::default();
+        self.0.lock().values().for_each(|counts| total.add(*counts));
+        total
+    }
+}
+
+impl TokenCounts {
+    fn add(&mut self, other: Self) {
+        let Self { used, reserved, settled, estimated, cut, ignored } = other;
+        self.used.input += used.input;
+        self.used.cached += used.cached;
+        self.used.output += used.output;
+        self.reserved += reserved;
+        self.settled += settled;
+        self.estimated += estimated;
+        self.cut += cut;
+        self.ignored += ignored;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_clients_take_a_bounded_place() {
+        let (metrics, one) = (TokenMetrics::default(), TokenCounts { settled: 1, ..TokenCounts::default() });
+        for number in 0..1_000 {
+            metrics.record(Some(format!("model-{number}").as_bytes()), one);
+        }
+        metrics.record(Some(b"model-1"), one);
+        metrics.record(Some("x".repeat(65).as_bytes()), one);
+        metrics.record(Some(b"two words"), one);
+        metrics.record(None, one);
+        let models = metrics.by_model();
+        assert_eq!(models.len(), MOST_MODELS + 1);
+        assert_eq!((models["model-1"].settled, models[OTHER_MODELS].settled), (2, 1_000 - MOST_MODELS as u64 + 3));
+        assert_eq!(metrics.total().settled, 1_004);
     }
 }

@@ -1,10 +1,17 @@
-//! What one limit decides about a request, as clients see it.
+//! What the reply of the store means for a request: the decision, its counters, and the outcome of each limit, as clients
+//! see it.
+//!
+//! If a limit has no room but its pool has, the pool is charged. That is no refusal, and clients see the pool. If neither
+//! has room, clients see whichever has room first.
 
 use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
+use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
 use crate::base::clock::Time;
+use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
+use crate::store::{Ask, Pooled, RefusedAsk, Reply};
 
 /// The decision of one limit about a request. A limit with rates and `max_in_flight` has one outcome for each.
 #[derive(Clone, Copy, Debug)]
@@ -87,5 +94,188 @@ impl LimitOutcome<'_> {
     pub(super) fn ban(&mut self, until: Time) {
         let own = if self.verdict.admitted() { None } else { self.until() };
         self.verdict = LimitVerdict::Banned { until: own.map_or(until, |own| own.max(until)) };
+    }
+}
+
+/// Inline for one, because most refused requests are refused by one limit.
+type Refusals = SmallVec<[RefusedAsk; 1]>;
+
+impl<'a> DecisionState<'a> {
+    /// Counts that the request is over the limit at this place. Returns the decision of that limit alone.
+    pub(super) fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
+        let on_limit = input.limits[place].on_limit;
+        let counters = input.limits[place].counters(input.worker);
+        if on_limit.role() == Role::Reports {
+            self.shadow(counters, place);
+            return Decision::Admitted;
+        }
+        self.over.push(place);
+        if on_limit.is_told() {
+            counters.rejected.one();
+            Decision::Rejected
+        } else {
+            counters.silenced.one();
+            Decision::Silenced(place)
+        }
+    }
+
+    pub(super) fn shadow(&mut self, counters: &DecisionCounters, place: usize) {
+        counters.shadowed.one();
+        if !self.shadowed.contains(&place) {
+            self.shadowed.push(place);
+        }
+    }
+
+    /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
+    pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
+        let as_of = reply.as_of.unwrap_or(input.now);
+        let banned = bans::banned(input, &reply.verdicts, as_of);
+        let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(input, refusal.place).is_none();
+        let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
+        let decision = banned.unwrap_or_else(|| decision(input, &refusals));
+        self.reserve(input, &mut reply);
+        if decision == Decision::Admitted && self.reservations.is_provisional {
+            return self.keep_first(Reply { as_of: Some(as_of), ..reply });
+        }
+        if let Some(first) = self.first.take() {
+            reply = first.later(as_of).joined(reply);
+        }
+        for at in self.decided..self.asks.len() {
+            let Ask { limit, key, place, .. } = self.asks[at];
+            let (own, pooled) = (reply.verdict(place), reply.pooled(place));
+            let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
+            if let Some(place) = bans::limit_of(input, place) {
+                let route_limit = &input.limits[place];
+                own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, limit, verdict, as_of));
+                if is_banned(place) {
+                    route_limit.counters(input.worker).banned.one();
+                    self.tell_ban(decision);
+                }
+                continue;
+            }
+            let route_limit = &input.limits[place];
+            if !route_limit.is_of_route && pooled.is_none() {
+                continue;
+            }
+            let counters = route_limit.counters(input.worker);
+            let verdict = pooled.map(|pooled| pooled.verdict).or(own);
+            if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
+            {
+                counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
+            }
+            let has_no_room = own.is_some_and(|verdict| !verdict.admitted);
+            let is_refused = refusals.iter().any(|refusal| refusal.place == place);
+            let is_over = is_refused
+                || pooled.is_some_and(|pooled| !pooled.verdict.admitted)
+                || has_no_room && route_limit.overflow.is_none();
+            if is_banned(place) {
+                // The ask about the ban comes later and counts this.
+            } else if is_over {
+                self.over(input, place);
+                if banned.is_none() && is_refused && input.reported(place).is_none() {
+                    self.strike(input, place, key);
+                }
+            } else if decision != Decision::Admitted {
+                counters.not_charged.one();
+            } else if has_no_room {
+                counters.overflowed.one();
+                self.overflowed.push(place);
+            } else {
+                counters.admitted.one();
+            }
+            route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
+            if (route_limit.on_limit.is_told() || is_banned(place))
+                && let Some((need, verdict)) = self.shown_verdict(input, at, decision, &reply, &refusals)
+            {
+                let profile = self.profiles[at];
+                self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
+            }
+        }
+        self.pooled.append(&mut reply.pooled);
+        if !self.permits.is_empty() || !input.asks_all() {
+            // Outcomes of earlier stages and of requests in flight were added first. Restore the order of the route.
+            self.outcomes.sort_by_key(|outcome| outcome.place);
+        }
+        decision
+    }
+
+    /// The costs for which the limit at this place was charged, each with the first charge: its own, and those of its users.
+    pub fn costs<'l>(&self, limits: &'l [RouteLimit], place: usize) -> impl Iterator<Item = (&'l Cost, u64)> {
+        let is_for = move |ask: &&Ask<'_>| match self.overflowed.contains(&ask.place) {
+            true => limits[ask.place].overflow == Some(place),
+            false => ask.place == place && limits[place].is_of_route,
+        };
+        self.asks.iter().filter(is_for).map(|ask| (&limits[ask.place].cost, ask.cost))
+    }
+
+    /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
+    pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
+        for reserved in std::mem::take(&mut reply.reserved) {
+            let place = reserved.place();
+            let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
+                Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),
+                Some(_) => ask.place == place,
+                None => false,
+            };
+            let costs = self.asks[self.decided..].iter().filter(is_for);
+            let costs = costs.map(|ask| (ask.place, &input.limits[ask.place].cost, ask.cost)).collect();
+            self.reservations.add(costs, reserved);
+        }
+    }
+
+    /// The cost that was asked of the limit of the ask at this index, and the verdict that clients see. `None` if clients see
+    /// its pool instead, or if only other limits asked it and it had no room.
+    fn shown_verdict(
+        &self,
+        input: &DecisionInput<'a, '_>,
+        at: usize,
+        decision: Decision,
+        reply: &Reply,
+        refusals: &[RefusedAsk],
+    ) -> Option<(u64, LimitVerdict)> {
+        let Ask { need, place, .. } = self.asks[at];
+        let is_told = |place: usize| input.limits[place].on_limit.is_told();
+        // Clients see the ban of a limit as the outcome of that limit, not of its pool.
+        let is_shown =
+            |refusal: &RefusedAsk, pooled: &Pooled| is_told(pooled.place) && input.limits[refusal.place].ban.is_none();
+        let sooner = |refusal: &RefusedAsk| refusal.sooner().filter(|pooled| is_shown(refusal, pooled));
+        if let Some(Pooled { demand, verdict, .. }) = reply.pooled(place) {
+            let hands_over = |ask: &Ask<'_>| {
+                ask.overflow == Some(place)
+                    && reply.verdict(ask.place).is_some_and(|verdict| !verdict.admitted)
+                    && is_told(ask.place)
+            };
+            let is_first = |refusal: &RefusedAsk| {
+                is_told(refusal.place) && sooner(refusal).is_some_and(|pooled| pooled.place == place)
+            };
+            let is_shown = match verdict.admitted {
+                true => input.limits[place].is_of_route || self.undecided().iter().any(hands_over),
+                false => refusals.iter().any(is_first),
+            };
+            if is_shown {
+                return Some((demand.need, LimitVerdict::Rates(verdict)));
+            }
+        }
+        if !input.limits[place].is_of_route {
+            return None;
+        }
+        // Another limit may have refused the request before this one was asked.
+        let Some(verdict) = reply.verdict(place) else { return Some((need, LimitVerdict::Unknown)) };
+        match refusals.iter().find(|refusal| refusal.place == place) {
+            Some(refusal) if sooner(refusal).is_some() => None,
+            Some(refusal) => Some((need, LimitVerdict::Rates(Verdict { wait: refusal.wait(), ..verdict }))),
+            None if verdict.admitted => Some((need, LimitVerdict::Rates(verdict))),
+            // The pool has room, or whether it has is unknown.
+            None => (decision != Decision::Admitted).then_some((need, LimitVerdict::Unknown)),
+        }
+    }
+}
+
+/// What the refusals amount to. A request is silenced only if no limit refuses it openly.
+fn decision(input: &DecisionInput<'_, '_>, refusals: &[RefusedAsk]) -> Decision {
+    match refusals {
+        [] => Decision::Admitted,
+        _ if refusals.iter().any(|refusal| input.limits[refusal.place].on_limit.is_told()) => Decision::Rejected,
+        [first, ..] => Decision::Silenced(first.place),
     }
 }

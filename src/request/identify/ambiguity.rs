@@ -16,7 +16,7 @@ use percent_encoding::percent_decode;
 
 use super::after_bearer;
 use super::pieces::{Pieces, Separation, name_and_value};
-use crate::base::http::header_spelling::is_same_variable;
+use crate::base::http::header_rules::is_same_variable;
 use crate::base::letter_case::without_case;
 use crate::config::{Cost, Limit, Source};
 

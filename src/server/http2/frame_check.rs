@@ -15,6 +15,10 @@ const PER_SECOND: u64 = 100;
 /// of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING, perhaps much
 /// later. So this adds up.
 const PER_FRAME: u64 = 16;
+/// The entries of the static table that are pseudo-fields (RFC 7541, appendix A).
+const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
+/// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
+const CODED_COLON: u8 = 0b1011_1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
@@ -183,11 +187,6 @@ pub(crate) fn check(bytes: &[u8]) {
         assert_eq!(follow(step), whole, "by {step}");
     }
 }
-
-/// The entries of the static table that are pseudo-fields (RFC 7541, appendix A).
-const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
-/// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
-const CODED_COLON: u8 = 0b1011_1000;
 
 /// The position in a block of trailers (RFC 7541, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

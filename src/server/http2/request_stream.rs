@@ -16,7 +16,7 @@ use super::stream_io::{StreamBody, StreamTunnel};
 use super::streams::{InterimResponses, Stream, Upload};
 use super::windows::poll_granted;
 use crate::base::clock;
-use crate::base::content::has_no_content;
+use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::{ConnectionState, Flush, RequestGuard};
 use crate::server::worker_state::WorkerState;

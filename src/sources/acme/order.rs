@@ -17,7 +17,7 @@ use super::challenges::{Challenges, Claim};
 use super::failure::{Kind, NoAnswer, OrderFailure, RetryAfter};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
-use crate::base::http::retry_after::retry_after;
+use crate::base::http::retry_after;
 use crate::config::{Acme, Challenge, document_url};
 use crate::net::fetch::{self, Url};
 use crate::net::tls::ConnectorTls;

@@ -15,9 +15,9 @@ use tokio::time::sleep;
 use super::messages::{ExportRequest, ExportResponse};
 use crate::base::back_off::BackOff;
 use crate::base::clock::{self, Time};
-use crate::base::http::retry_after::retry_after;
-use crate::base::local_runtime::block_on;
+use crate::base::http::retry_after;
 use crate::base::spans::{SpanCounts, Trace, TraceReceiver, TraceSender, trace_channel};
+use crate::base::threads::block_on;
 use crate::config::Collector;
 use crate::net::fetch::{self, FetchError};
 

@@ -19,8 +19,7 @@ use super::announced::Changed;
 use super::quota::Quota;
 use crate::base::back_off::{BackOff, jittered};
 use crate::base::clock::Time;
-use crate::base::fingerprint::Fingerprint;
-use crate::base::sharding::Sharding;
+use crate::base::fingerprint::{Fingerprint, Sharding};
 
 /// With many shards, workers seldom wait for each other.
 const MOST_SHARDS: usize = 64;

@@ -244,7 +244,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::base::local_runtime::local_runtime;
+    use crate::base::threads::local_runtime;
     use crate::config;
     use crate::sources::quotas::QuotaSources;
 

@@ -16,8 +16,8 @@ use super::quota::{Quota, Terms};
 use super::{LookupError, QuotaAnswer};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::base::local_runtime::block_on;
 use crate::base::metrics::{Counter, Histogram};
+use crate::base::threads::block_on;
 use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
 

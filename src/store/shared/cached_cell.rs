@@ -30,7 +30,7 @@
 //! Whether a key is banned is read without a charge, with whatever else the decision reads or writes, and only if it was not
 //! read lately (`coordinator/confirmation.rs`).
 //!
-//! With `strict`, every admission is charged provisionally (`provisional.rs`). So is, while the server answers, every charge
+//! With `strict`, every admission is charged provisionally (`confirmation.rs`). So is, while the server answers, every charge
 //! to a state that is kept as one value, read or not: the exchange that writes it says whether it fits.
 //!
 //! # Why a count that was just read is used again
@@ -42,9 +42,8 @@
 
 mod confirmation;
 mod exchange;
-mod leases;
-mod reservations;
 mod reset;
+mod settlement;
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -56,19 +55,20 @@ use tokio::time::Instant;
 use super::OwnedAsk;
 use super::counters::{CounterId, UnconfirmedCounters, signed};
 use super::names::Names;
-use super::provisional::Provisionals;
 use super::versioned::{Number, VersionedState};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
 
+use confirmation::Provisionals;
+pub(super) use confirmation::{Confirmation, NO_DECISION, Provisional, Standing, Standings};
 pub(super) use exchange::{Filled, Writes};
-#[cfg(test)]
-pub(super) use leases::{BUSY, most_leased};
-pub(super) use leases::{FAR, LEASE};
-use leases::{Lease, LeaseDemand};
 use reset::Resets;
+#[cfg(test)]
+pub(super) use settlement::{BUSY, most_leased};
+pub(super) use settlement::{FAR, LEASE};
+use settlement::{Lease, LeaseDemand};
 
 /// How long one gateway may not know what another does. So long a pending charge may wait for an exchange that can carry it,
 /// and, with plenty of room, a read is good enough for further decisions.
@@ -109,25 +109,25 @@ pub(super) struct CachedCell {
     /// Charges to be confirmed, in the order in which they were charged.
     pub(super) provisional: Provisionals,
     /// What may be admitted without an exchange, and how much that should be.
-    pub(super) lease: Option<Box<Lease>>,
-    pub(super) demand: LeaseDemand,
+    lease: Option<Box<Lease>>,
+    demand: LeaseDemand,
     pub(super) stage: ExchangeStage,
     /// Whether it was used since the hand of `Cells` last passed.
     pub(super) used: bool,
     /// Whether the last exchange read all of it, and no bucket has begun since. Others add only to the newest counters.
     fresh: bool,
-    pub(super) was_read: bool,
+    was_read: bool,
     /// When the read was sent that gave the current counts, if these are good enough for a decision.
     read: Option<Instant>,
     /// What was charged since the last read.
     since_read: u64,
     /// When another gateway was last seen to charge it.
-    pub(super) shared: Option<Time>,
+    shared: Option<Time>,
     /// With `strict`: since when other gateways are seen to have charged more than fits.
     overfull: Option<Time>,
     /// How many operators wait for its read or reset.
     pub(super) inspections: usize,
-    pub(super) resets: Resets,
+    resets: Resets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +246,7 @@ impl CachedCell {
     }
 
     /// Charges a lease, of which nothing is admitted yet.
-    pub(super) fn charge_apart(&mut self, limit: &Limit, cost: u64) {
+    fn charge_apart(&mut self, limit: &Limit, cost: u64) {
         let since_read = self.since_read;
         self.charge(limit, self.now, cost);
         self.since_read = since_read;

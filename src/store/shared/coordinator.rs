@@ -5,12 +5,11 @@
 //! of servers (`up`, `down`) and time (`on_timer`). Its outputs are commands for a server (`write`) and decisions
 //! (`take_replies`).
 
-mod admission;
+mod decision;
 mod confirmation;
 mod inspection;
-mod replying;
 mod settlement;
-mod unanswered;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,22 +18,21 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::batch::{Due, ServerQueue, ServerState};
-use super::cached_cell::{ExchangeStage, OVERTAKEN, Writes};
+use super::cached_cell::{ExchangeStage, NO_DECISION, OVERTAKEN, Standing, Standings, Writes};
 use super::cells::{CellPlace, Cells};
-use super::decision_queue::DecisionQueue;
 use super::health::Health;
-use super::message::{Message, PendingDecision, PendingDecisions, Reload};
+use super::mailbox::{Message, PendingDecision, PendingDecisions, Reload};
+use super::migration::Sweep;
 use super::protocol::{Commands, Replies};
-use super::provisional::{NO_DECISION, Standing, Standings};
 use super::refusals::RefusalCache;
-use super::sweep::Sweep;
 use super::targets::CellAnswer;
 use crate::base::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::plan::{AskPlan, Plan};
 
-use admission::{Admit, Admits};
+use decision::{Admit, Admits};
 use inspection::Inspections;
+use waiting::DecisionQueue;
 
 pub(super) struct Coordinator {
     cells: Cells,

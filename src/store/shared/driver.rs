@@ -1,20 +1,23 @@
-//! The driver owns the engine: it provides the time, the servers' bytes and the connections, and hands out replies. All of it
-//! runs on one thread: one task for each connection, and one for the rest.
+//! The driver owns the engine: it provides the time and the connections to the servers, passes bytes between them and the
+//! engine, and hands out replies. All of it runs on one thread: one task for each connection, and one for the rest.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Buf;
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
 use super::Common;
-use super::connection::Connection;
 use super::engine::{Engine, Output};
+use super::link::LinkFailure;
 use super::mailbox::Mailboxes;
 use super::protocol::{Greeting, Protocol};
 use crate::base::clock;
@@ -23,6 +26,8 @@ use crate::config;
 
 /// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
+/// The bytes that are read from a server at once: in most cases the replies to a full exchange.
+const INPUT: usize = 64 << 10;
 
 /// The parts of the driver. They may be sent to the thread on which the driver will run.
 pub(super) struct Setup {
@@ -137,6 +142,87 @@ impl Driver {
                 }
                 Err(failure) => engine.failed(server, &failure, Instant::now()),
             });
+        }
+    }
+}
+
+/// The connection to one server. It alone owns the socket, connects, reads and writes.
+enum Connection {
+    Closed,
+    Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
+    Open(Socket),
+}
+
+/// A socket to a server that has answered the greeting.
+struct Socket {
+    stream: TcpStream,
+    /// The bytes to be written, and how many of them have been.
+    output: Vec<u8>,
+    written: usize,
+    input: BytesMut,
+}
+
+impl Connection {
+    /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
+    fn open(address: String, greeting: Greeting) -> Self {
+        Self::Connecting(Box::pin(Socket::open(address, greeting)))
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) {
+        match self {
+            Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
+            Self::Open(Socket { output, .. }) => output.extend_from_slice(&bytes),
+            Self::Closed | Self::Connecting(_) => {}
+        }
+    }
+
+    /// Until the connection is made (`None`), or something was read: returns all that is not taken yet. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
+    async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
+        match self {
+            Self::Closed => std::future::pending().await,
+            Self::Connecting(connecting) => {
+                let opened = connecting.await;
+                // A completed future must not be polled again.
+                *self = Self::Closed;
+                *self = Self::Open(opened?);
+                Ok(None)
+            }
+            Self::Open(socket) => socket.transfer().await.map(|()| Some(&mut socket.input)),
+        }
+    }
+}
+
+impl Socket {
+    async fn open(address: String, greeting: Greeting) -> Result<Self, LinkFailure> {
+        let mut stream = TcpStream::connect(&address).await?;
+        stream.set_nodelay(true)?;
+        let mut answer = vec![0; greeting.answer.len()];
+        stream.write_all(greeting.question).await?;
+        stream.read_exact(&mut answer).await?;
+        if answer != greeting.answer {
+            return Err(LinkFailure::Garbage);
+        }
+        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
+    }
+
+    async fn transfer(&mut self) -> Result<(), LinkFailure> {
+        let Self { stream, output, written, input } = self;
+        let (mut read, mut write) = stream.split();
+        loop {
+            tokio::select! {
+                biased;
+                length = write.write(&output[*written..]), if *written < output.len() => {
+                    *written += length?;
+                    if *written == output.len() {
+                        output.clear();
+                        *written = 0;
+                    }
+                }
+                length = read.read_buf(input) => return if length? == 0 { Err(LinkFailure::Closed) } else { Ok(()) },
+            }
         }
     }
 }

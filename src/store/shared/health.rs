@@ -100,7 +100,7 @@ impl Health {
         self.servers.iter().all(|server| !server.is_up())
     }
 
-    pub(super) fn said(&self, server: usize, skew: i64, evictions: u64) {
+    fn said(&self, server: usize, skew: i64, evictions: u64) {
         let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
         evicted.store(evictions, Ordering::Relaxed);
         if before.swap(skew, Ordering::Relaxed) != skew && skew != 0 {

@@ -76,7 +76,7 @@ pub(super) struct Link {
 }
 
 /// The reader of the replies to an exchange, and when that was begun.
-pub(super) type InFlight = (Box<dyn Reader>, Instant);
+type InFlight = (Box<dyn Reader>, Instant);
 
 #[derive(Debug)]
 enum LinkState {

@@ -2,11 +2,9 @@
 
 mod model;
 mod steps;
-mod decided;
 mod world;
 mod schedules;
 mod bans;
-mod same_moment;
 mod turns;
 mod strict;
 mod reservations;
@@ -14,7 +12,6 @@ mod clocks;
 mod migration;
 mod inspection;
 mod leases;
-mod levels;
 mod overflow;
 
 use std::sync::Arc;
@@ -30,8 +27,7 @@ use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, Role};
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
-use decided::{Decided, compare};
-use steps::{Step, broken, inspected, lasting, lossy, passing, reliable, reloading, settling};
+use steps::{Decided, Step, broken, compare, inspected, lasting, lossy, passing, reliable, reloading, settling};
 use world::World;
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);

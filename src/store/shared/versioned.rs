@@ -16,7 +16,6 @@
 //! and so tells whether the writing has arrived.
 
 mod change;
-mod sent;
 
 use smallvec::SmallVec;
 
@@ -27,10 +26,8 @@ use crate::base::clock::Time;
 use crate::limit::shared::{Attempt, OperationGroup, Restored, Writing};
 use crate::limit::{Cell, Limit, Rate, Reservation};
 
-use change::StateChange;
-pub(super) use change::{AttemptOutcomes, Number};
-pub(super) use sent::StateWriting;
-use sent::{SentState, Version, stand_in};
+pub(super) use change::{AttemptOutcomes, Number, StateWriting};
+use change::{SentState, StateChange, Version, stand_in};
 
 /// A state is shortened after so many appends.
 const LONG: usize = 8;

@@ -8,15 +8,15 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
-use super::request_body::RequestBody;
+use super::request::RequestBody;
 use super::response_head::{BodyEnd, ResponseHead};
 use crate::upstream::bound::BoundConnections;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
+use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::pool::ConnectionPools;
 use crate::upstream::stall::{Position, Stalled};
-use crate::upstream::trailers::ResponseTrailers;
 
 #[derive(Debug)]
 enum Rest {

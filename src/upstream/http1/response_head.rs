@@ -9,9 +9,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
-use crate::base::content::has_no_content;
 use crate::base::http::header_rules::{Rule, is_any};
-use crate::base::http::spare_headers;
+use crate::base::http::{has_no_content, spare_headers};
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 

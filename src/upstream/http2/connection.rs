@@ -3,7 +3,7 @@
 //! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the server
 //! allows, and would wait in the library for others to end.
 
-mod open_stream;
+mod streams;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -22,20 +22,20 @@ use http::uri::Scheme;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
-use super::cancelled::Cancelled;
 use super::clients::ClientRequest;
 use super::followed_stream::{FollowedStream, PassedBytes};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::Windows;
+use crate::upstream::connection_limits::are_taken;
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::UpstreamError;
-use crate::upstream::places::are_taken;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
 
-pub(in crate::upstream) use open_stream::OpenStream;
-pub(super) use open_stream::Upload;
+use streams::Cancelled;
+pub(in crate::upstream) use streams::OpenStream;
+pub(super) use streams::Upload;
 
 /// How many streams of a connection are used, if the server allows as many.
 const MOST_STREAMS: usize = 100;

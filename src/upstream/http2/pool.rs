@@ -20,10 +20,10 @@ use tokio::task::spawn_local;
 use super::clients::Clients;
 use super::connection::{Http2Connection, OpenStream, Placement};
 use crate::request::decide::ConcurrencyPermit;
+use crate::upstream::connection_limits::Keep;
 use crate::upstream::connector::Connector;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::UpstreamError;
-use crate::upstream::keep::Keep;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::stream::{Offered, UpstreamStream};
 

@@ -5,9 +5,12 @@
 
 mod simulation;
 
-use super::admission::{Admission, Window};
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
 use super::gradient::{GradientLimit, Sample};
-use super::level::{Level, RANKS};
+use super::{Admission, GROUPS, Level, RANKS, Window, rank};
 use crate::base::clock::Monotonic;
 use crate::config::AdaptiveBounds;
 use simulation::{Control, Load, Results, run};
@@ -198,5 +201,54 @@ fn a_client_with_slow_requests_does_not_get_others_shed() {
             rate = admission.observe_upstream(&window, Some(0.2));
         }
         assert!(admitted > arrived * 0.99, "{fast} {slow}: {}", admitted / arrived);
+    }
+}
+
+fn shed(level: Level, rank: usize) -> usize {
+    (0..=u8::MAX).filter(|random| !level.admits(rank, || *random)).count()
+}
+
+#[test]
+fn the_lowest_priorities_are_shed_first() {
+    let mut arrived = vec![0.0; RANKS];
+    arrived[rank(2, [10, 0, 0, 1].into(), 0)] = 100.0;
+    arrived[rank(7, [10, 0, 0, 2].into(), 0)] = 100.0;
+    let [low, high] = [rank(2, [10, 0, 0, 1].into(), 0), rank(7, [10, 0, 0, 2].into(), 0)];
+    for (admitted, low_shed, high_shed) in
+        [(1000.0, 0, 0), (200.0, 0, 0), (150.0, 128, 0), (100.0, 256, 0), (75.0, 256, 64), (0.0, 256, 256)]
+    {
+        let level = Level::for_share(&arrived, admitted);
+        assert_eq!((shed(level, low), shed(level, high)), (low_shed, high_shed), "{admitted}");
+    }
+    assert_eq!(Level::for_share(&arrived, 200.0), Level::NONE);
+}
+
+#[test]
+fn clients_are_spread_and_change_their_groups() {
+    let mut counts = vec![0; GROUPS];
+    let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(number));
+    (0..32_000).for_each(|number| counts[rank(0, address(number), 0)] += 1);
+    assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    let moved = (0..1000).filter(|number| rank(0, address(*number), 0) != rank(0, address(*number), 3600)).count();
+    assert!(moved > 900, "{moved}");
+    assert_eq!(rank(3, address(7), 0), rank(3, address(7), 3599));
+    let v6 = |text: &str| rank(9, text.parse().unwrap(), 0);
+    assert_eq!(v6("2001:db8::1"), v6("2001:db8::ffff"), "one client has a whole network");
+    assert!((0..9).any(|net| v6(&format!("2001:db8:{net}::1")) != v6("2001:db8::1")));
+}
+
+proptest! {
+    #[test]
+    fn as_many_pass_as_are_wanted(counts in prop::collection::vec(0u32..1000, RANKS), share in 0.0..1.0f64) {
+        let arrived: Vec<_> = counts.iter().map(|count| f64::from(*count)).collect();
+        let total: f64 = arrived.iter().sum();
+        let level = Level::for_share(&arrived, total * share);
+        let passed = |rank: usize| f64::from(u32::try_from(256 - shed(level, rank)).unwrap()) / 256.0;
+        let sum: f64 = arrived.iter().enumerate().map(|(rank, count)| count * passed(rank)).sum();
+        let rounding = arrived.iter().copied().fold(0.0, f64::max) / 256.0 + 1e-6;
+        prop_assert!((sum - total * share).abs() <= rounding, "{sum} of {total} instead of {share}");
+        let shares: Vec<_> = (0..RANKS).map(passed).collect();
+        prop_assert!(shares.is_sorted(), "a lower rank passes more");
+        prop_assert!(level.in_priorities() <= 10.0);
     }
 }

@@ -96,7 +96,7 @@ fn check(stream: &[u64], sketches: usize, random: &mut fastrand::Rng) {
         let count = others.remove(&hitter.text.parse().unwrap()).unwrap();
         assert!((hitter.count..=hitter.count + hitter.error).contains(&count), "{hitter:?} {count}");
     }
-    assert!(top.is_sorted_by_key(|hitter| std::cmp::Reverse(hitter.count)));
+    assert!(top.is_sorted_by_key(|hitter| Reverse(hitter.count)));
     let last = top.get(9).map_or(0, |hitter| hitter.count);
     assert!(others.values().all(|count| *count <= last.max(1) + unseen), "{last} {unseen}");
 }

@@ -21,11 +21,16 @@
 use smallvec::SmallVec;
 
 use super::{CachedCell, ExchangeStage};
+use crate::base::clock::Time;
 use crate::limit::Limit;
 use crate::store::Ticket;
 use crate::store::shared::OwnedAsk;
-use crate::store::shared::provisional::{Confirmation, Provisional, Provisionals};
 use crate::store::shared::versioned::Number;
+
+/// In place of a decision's number: the charge of a lease.
+pub(in crate::store::shared) const NO_DECISION: u64 = u64::MAX;
+/// In place of a decision's number: the charge of a lease that is given back as soon as it is granted.
+pub(in crate::store::shared) const WITHDRAWN: u64 = NO_DECISION - 1;
 
 impl CachedCell {
     pub(in crate::store::shared) fn provisional(
@@ -175,4 +180,54 @@ impl CachedCell {
             self.cell.correct(place, bucket, &correct);
         }
     }
+}
+
+/// A charge that the server has yet to confirm.
+#[derive(Debug)]
+pub(in crate::store::shared) struct Provisional {
+    /// The number of the decision, and the index of the charged ask.
+    pub(in crate::store::shared) number: u64,
+    pub(in crate::store::shared) index: usize,
+    /// With the admitting limit: limits of one shape share a cell, not a quota. A key that is reset gets another cell.
+    pub(in crate::store::shared) ticket: Ticket,
+    /// The moment of the charge. It must fit as of then: later, other counts may have left the window.
+    at: Time,
+    /// Whether it is part of the exchange in flight.
+    pub(in crate::store::shared) sent: bool,
+    /// Its number as an attempt to charge the state that is kept as a whole, until the result is known.
+    pub(in crate::store::shared) attempt: Option<Number>,
+}
+
+impl Provisional {
+    /// Whether it is the charge of a lease, for which no decision waits.
+    pub(in crate::store::shared) fn is_leased(&self) -> bool {
+        matches!(self.number, NO_DECISION | WITHDRAWN)
+    }
+
+    pub(in crate::store::shared) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.ticket.reservation.buckets(self.ticket.limit.rates())
+    }
+}
+
+/// In the order in which they were made.
+pub(in crate::store::shared) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
+
+#[derive(Debug)]
+pub(in crate::store::shared) struct Confirmation {
+    pub(in crate::store::shared) charge: Box<Provisional>,
+    /// If not, it was rejected and has been given back.
+    pub(in crate::store::shared) is_confirmed: bool,
+}
+
+pub(in crate::store::shared) type Standings = SmallVec<[Standing; 2]>;
+
+#[derive(Debug)]
+pub(in crate::store::shared) enum Standing {
+    /// Nothing has to be confirmed; says whether the limit admits the request.
+    Final(bool),
+    Open,
+    /// Confirmed, or in no need of it.
+    Confirmed(Box<Provisional>),
+    /// Given back, because other gateways were faster.
+    Rejected,
 }

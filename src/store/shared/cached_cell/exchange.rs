@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use super::leases::is_leasable;
 use super::reset::ResetOutcome;
+use super::settlement::is_leasable;
 use super::{CachedCell, ExchangeStage};
 use crate::store::shared::counters::{Change, CounterId, LearnedCount};
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};

@@ -9,9 +9,9 @@ use crate::config::OnError;
 use crate::store::Reply;
 use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
+use crate::store::shared::cached_cell::{Confirmation, Standing, Standings};
 use crate::store::shared::cells::CellPlace;
-use crate::store::shared::message::PendingDecision;
-use crate::store::shared::provisional::{Confirmation, Standing, Standings};
+use crate::store::shared::mailbox::PendingDecision;
 
 impl Coordinator {
     /// The cell of bans was just read: if a decision is charged already and waits for that, notes whether its key is banned.
@@ -27,7 +27,7 @@ impl Coordinator {
 
     pub(super) fn confirm(&mut self, cell: CellPlace, Confirmation { charge, is_confirmed }: Confirmation) {
         let number = charge.number;
-        match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+        match self.waiting.get_mut(number).and_then(|decision| decision.standings.get_mut(charge.index)) {
             Some(standing) => *standing = if is_confirmed { Standing::Confirmed(charge) } else { Standing::Rejected },
             // The request was refused meanwhile.
             None if is_confirmed => self.cells.at(cell).give_back(&charge),
@@ -112,7 +112,7 @@ impl Coordinator {
     pub(super) fn drop_provisional(&mut self, cell: CellPlace, is_unacknowledged: bool) {
         for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;
-            match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+            match self.waiting.get_mut(number).and_then(|decision| decision.standings.get_mut(charge.index)) {
                 // An unacknowledged charge stays: giving back one that never arrived would admit too many requests.
                 Some(standing) if charge.sent && is_unacknowledged => *standing = Standing::Final(true),
                 Some(standing) => *standing = Standing::Confirmed(charge),

@@ -10,7 +10,7 @@ use crate::store::reloads::Migration;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cached_cell::{CachedCell, ExchangeStage, Filled};
 use crate::store::shared::cells::{CellPlace, Cells};
-use crate::store::shared::message::{Inspection, Task};
+use crate::store::shared::mailbox::{Inspection, Task};
 
 #[derive(Debug, Default)]
 pub(super) struct Inspections(Vec<OpenInspection>);

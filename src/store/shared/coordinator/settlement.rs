@@ -7,10 +7,9 @@ use crate::limit::Reservation;
 use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
-use crate::store::shared::cached_cell::{FAR, LEASE};
+use crate::store::shared::cached_cell::{Confirmation, FAR, LEASE, Provisional};
 use crate::store::shared::cells::CellPlace;
-use crate::store::shared::message::Settlement;
-use crate::store::shared::provisional::{Confirmation, Provisional};
+use crate::store::shared::mailbox::Settlement;
 
 impl Coordinator {
     /// Gives back or charges the difference. Nobody waits for that; the next request is decided after it.

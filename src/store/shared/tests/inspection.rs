@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::store::KeyUsage;
-use crate::store::shared::message::{Inspection, Message, Task};
+use crate::store::shared::mailbox::{Inspection, Message, Task};
 
 #[derive(Debug)]
 pub(super) enum Inspected {

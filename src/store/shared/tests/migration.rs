@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::clock::Time;
 use crate::limit::{Calendar, Unit};
-use crate::store::shared::message::{Message, Reload};
+use crate::store::shared::mailbox::{Message, Reload};
 use crate::store::{LimitChanges, Replaced};
 
 impl World {

@@ -1,10 +1,14 @@
-//! The pending changes of a state that is one value.
+//! The changes of a state that is one value: those that are pending, and those that were sent, which are looked for in what
+//! is read afterwards.
 
 use smallvec::SmallVec;
 
+use super::VersionedState;
 use crate::base::clock::Time;
-use crate::limit::shared::{Attempt, Operation, Writing, set_back};
+use crate::base::fingerprint::Fingerprint;
+use crate::limit::shared::{Attempt, Operation, OperationGroup, Writing, set_back};
 use crate::limit::{Cell, Limit, Reservation};
+use crate::store::shared::names::Digits;
 
 /// Numbers the attempts of a cell: requests that wait until it is known whether they are admitted.
 pub(in crate::store::shared) type Number = u64;
@@ -69,7 +73,7 @@ impl StateChange {
     }
 
     /// The sum of all charges, and the moment of the first of them.
-    pub(super) fn charged(&self) -> Option<(u64, Time)> {
+    fn charged(&self) -> Option<(u64, Time)> {
         let attempts =
             self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
         let all = self.charge.iter().map(|charge| (charge.cost, charge.since)).chain(attempts);
@@ -203,7 +207,7 @@ impl StateChange {
     }
 
     /// Charges the same to a state in which nothing is counted.
-    pub(super) fn charge_to(&self, limit: &Limit, cell: &mut Cell, now: Time) {
+    fn charge_to(&self, limit: &Limit, cell: &mut Cell, now: Time) {
         if let Some((cost, since)) = self.charged() {
             limit.charge_whole(cell, now, cost, since);
         }
@@ -213,6 +217,88 @@ impl StateChange {
     pub(super) fn encode(&self, writing: Writing, ahead: u64, bytes: &mut Vec<u8>) {
         let operations: SmallVec<[Operation; 2]> = self.operations().collect();
         Cell::append(writing, operations.into_iter(), ahead, bytes);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Version {
+    #[default]
+    Unread,
+    /// There is none.
+    Missing,
+    /// Its version, and the hash of its value. Values are taken for equal if their hashes are.
+    Of(u64, u64),
+}
+
+pub(super) fn stand_in(value: &[u8]) -> u64 {
+    Fingerprint::of(value).high()
+}
+
+pub(in crate::store::shared) struct StateWriting<'a> {
+    pub(in crate::store::shared) key: &'a Digits,
+    pub(in crate::store::shared) now: Time,
+    /// The number of the last reset of the key.
+    pub(in crate::store::shared) number: u32,
+    pub(in crate::store::shared) is_shared: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct SentState {
+    pub(super) change: StateChange,
+    pub(super) writing: Writing,
+    /// The whole value as it is written, or what is appended to the present value.
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_appended: bool,
+}
+
+impl SentState {
+    /// Whether `value` results from this write to the value before, so that nobody else has written.
+    pub(super) fn explains(&self, value: &[u8], before: Version) -> bool {
+        match before {
+            _ if !self.is_appended => value == self.bytes,
+            Version::Of(_, before) => value.strip_suffix(&*self.bytes).is_some_and(|rest| stand_in(rest) == before),
+            Version::Unread | Version::Missing => false,
+        }
+    }
+
+    /// How many requests of each attempt were admitted according to these groups; empty if the groups are part of the state
+    /// by now. `None` if the write has not arrived.
+    pub(super) fn found<'a>(&self, groups: &'a [OperationGroup]) -> Option<&'a [u64]> {
+        let Writing { writer, sequence } = self.writing;
+        let mut own = groups.iter().filter(|group| group.writing.writer == writer);
+        let is_later = |group: &OperationGroup| group.writing.sequence.wrapping_sub(sequence) < 1 << 31;
+        match own.clone().find(|group| group.writing.sequence == sequence) {
+            Some(group) => Some(&group.admitted),
+            None => own.any(is_later).then_some(&[]),
+        }
+    }
+}
+
+/// Resets of the key.
+impl VersionedState {
+    pub(in crate::store::shared) fn ahead(&self) -> u64 {
+        self.ahead
+    }
+
+    /// The value of a reset is being sent; it includes all pending changes.
+    pub(in crate::store::shared) fn send_reset(&mut self, writing: Writing, bytes: Vec<u8>) {
+        self.sent = self.pending.take().map(|change| SentState { change, writing, bytes, is_appended: false });
+    }
+
+    pub(in crate::store::shared) fn acknowledge(&mut self) {
+        self.sent = None;
+    }
+
+    /// The key was reset: forgets the state, but charges to `cell` what the server has yet to be told. What was to be given
+    /// back was charged before the reset.
+    pub(in crate::store::shared) fn forget_confirmed(&mut self, cell: &mut Cell, limit: &Limit, now: Time) {
+        (self.version, self.least) = (Version::Unread, None);
+        let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
+        for pending in self.pending.iter_mut().chain(sent) {
+            pending.forget_given();
+            pending.charge_to(limit, cell, now);
+        }
+        self.pending.take_if(|pending| pending.is_nothing());
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::upstream::overload::level::rank;
+use crate::upstream::overload::rank;
 
 /// How many requests the server works on at the same time, and the mean time for each, in steps.
 const WORKERS: usize = 10;

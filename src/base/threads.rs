@@ -1,16 +1,18 @@
-//! Work that may never end, such as reading a file on a mounted file system whose server is gone.
+//! Threads beside the workers: runtimes whose tasks stay on their thread, so they need no locks; and work that may never
+//! end, such as reading a file on a mounted file system whose server is gone.
 //!
-//! The kernel may block a thread in such a read, and then nothing can stop the thread. So the work runs on its own
-//! thread, and the caller waits for the result only until a time limit.
+//! The kernel may block a thread in such a read, and then nothing can stop the thread. So the work runs on its own thread,
+//! and the caller waits for the result only until a time limit.
 
-use std::fmt;
-use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fmt, io};
 
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+/// Work on a thread of its own, whose result somebody waits for.
 #[derive(Debug)]
 pub struct Background<T> {
     result: oneshot::Receiver<T>,
@@ -89,11 +91,31 @@ impl<T: Send + 'static> Background<T> {
     /// # Errors
     /// When the time limit is over, or no timer can be created.
     pub fn wait(mut self) -> io::Result<T> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = Builder::new_current_thread().enable_time().build()?;
         Ok(runtime.block_on(self.result())?)
     }
 
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
+}
+
+/// For the tasks of this thread.
+///
+/// # Errors
+/// When the system refuses what the runtime needs.
+pub fn local_runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// Runs a future on this thread. Does not wait for what it leaves behind: a thread with a DNS lookup, or with a file on a
+/// file system that does not answer, may be blocked for longer.
+///
+/// # Errors
+/// When the system refuses what a runtime needs.
+pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = local_runtime()?;
+    let output = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(output)
 }

@@ -1,9 +1,11 @@
-//! Decisions without an answer, because a server is away or too slow: they are made from the last known counts, or dropped.
-//! And servers that come and go.
+//! The decisions that wait for servers, and what becomes of those without an answer, because a server is away or too slow:
+//! they are made from the last known counts, or dropped.
 //!
 //! Requests do not have to discover that a server is away: the task of its connection knows, and reconnects in the
 //! background. Then pending charges are written. No key moves to another server: each gateway would move it at another time,
 //! and they would count separately.
+
+use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
@@ -12,7 +14,7 @@ use crate::config::OnError;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cached_cell::ExchangeStage;
 use crate::store::shared::cells::CellPlace;
-use crate::store::shared::message::PendingDecision;
+use crate::store::shared::mailbox::PendingDecision;
 
 impl Coordinator {
     pub(in crate::store::shared) fn up(&mut self, server: usize) {
@@ -41,7 +43,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn abandon(&mut self, cell: CellPlace) {
+    fn abandon(&mut self, cell: CellPlace) {
         self.drop_provisional(cell, true);
         self.drop_inspections(cell);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
@@ -66,7 +68,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
+    fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
         self.health.local.one();
         if decision.standings.is_empty() {
             self.judge(decision, false);
@@ -74,6 +76,72 @@ impl Coordinator {
             // It is charged, and stays so without a confirmation.
             self.conclude(decision);
         }
+    }
+}
+
+/// The decisions that wait, in the order in which they came. Their numbers are never reused.
+#[derive(Debug, Default)]
+pub(super) struct DecisionQueue {
+    first: u64,
+    queue: VecDeque<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// All wait equally long, so the first in the queue is the first to end.
+    deadline: Instant,
+    /// `None` if it no longer waits; otherwise with the number of missing answers.
+    waiting: Option<(Box<PendingDecision>, usize)>,
+}
+
+impl DecisionQueue {
+    /// Returns the number of the decision.
+    pub(super) fn push(&mut self, mut decision: Box<PendingDecision>, answers: usize, deadline: Instant) -> u64 {
+        let number = self.first + self.queue.len() as u64;
+        decision.number = number;
+        self.queue.push_back(Slot { deadline, waiting: Some((decision, answers)) });
+        number
+    }
+
+    /// Makes a decision that was just taken wait for more answers, until its deadline. Returns its number.
+    pub(super) fn put_back(&mut self, decision: Box<PendingDecision>, answers: usize) -> u64 {
+        let number = decision.number;
+        if let Some(slot) = self.slot(number) {
+            slot.waiting = Some((decision, answers));
+        }
+        number
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingDecision> {
+        self.slot(number)?.waiting.as_mut().map(|(decision, _)| &mut **decision)
+    }
+
+    /// One answer has come: returns the decision if it was the last.
+    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<PendingDecision>> {
+        let (_, answers) = self.slot(number)?.waiting.as_mut()?;
+        *answers = answers.saturating_sub(1);
+        if *answers == 0 { self.take(number) } else { None }
+    }
+
+    pub(super) fn take(&mut self, number: u64) -> Option<Box<PendingDecision>> {
+        self.slot(number)?.waiting.take().map(|(decision, _)| decision)
+    }
+
+    fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        self.take(self.first)
+    }
+
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        while self.queue.front()?.waiting.is_none() {
+            self.queue.pop_front();
+            self.first += 1;
+        }
+        self.queue.front().map(|slot| slot.deadline)
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        self.queue.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 }
 
@@ -87,8 +155,8 @@ mod tests {
     use crate::config;
     use crate::limit::Limit;
     use crate::store::shared::Health;
+    use crate::store::shared::mailbox::Message;
     use crate::store::shared::memcached::Memcached;
-    use crate::store::shared::message::Message;
     use crate::store::shared::protocol::Protocol;
     use crate::store::shared::refusals::RefusalCache;
     use crate::store::shared::tests::{ask, key_on};

@@ -1,15 +1,18 @@
-//! Leases: a gateway charges a share of a busy key's quota in advance, spends it for some milliseconds without the server,
-//! and gives back the rest.
+//! Charges of a cell that are corrected later: reservations and leases.
 //!
-//! All counters of a key are on one server. Without leases every gateway has an exchange with that server each millisecond,
-//! and with `strict` one after the other, so a key that many gateways charge very often takes a large part of the server's
-//! capacity.
+//! What is given back is a negative increment where the charge was counted. While it is unknown whether increments have
+//! arrived, no more is given back than was added since: otherwise it might be taken from others.
+//!
+//! With a lease a gateway charges a share of a busy key's quota in advance, spends it for some milliseconds without the
+//! server, and gives back the rest. All counters of a key are on one server. Without leases every gateway has an exchange
+//! with that server each millisecond, and with `strict` one after the other, so a key that many gateways charge very often
+//! takes a large part of the server's capacity.
 //!
 //! A lease is a provisional charge (`cached_cell/confirmation.rs`): it is added to the counters first, and the answer must
 //! show that it fits. What is spent of it was counted before, so `strict` holds as without leases. Other gateways take a
 //! lease for admissions until its rest is given back; so it is no more than what the gateway has admitted in the same time
-//! before, and a small part of what is left. A lease without an answer stays charged, like any such charge, and nobody spends
-//! it.
+//! before, and a small part of what is left. A lease without an answer stays charged, like any such charge, and nobody
+//! spends it.
 //!
 //! A gateway that leases a key, or sees others charge a key that can be leased, believes lower counts, as with reservations.
 //! It remembers a refusal only briefly if others have just charged the key.
@@ -20,12 +23,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::CachedCell;
+use super::confirmation::{NO_DECISION, Provisional, WITHDRAWN};
 use crate::base::clock::Time;
-use crate::limit::{Limit, Verdict};
+use crate::limit::{Limit, Reservation, Verdict};
 use crate::store::plan::AskPlan;
-use crate::store::shared::provisional::{NO_DECISION, Provisional, WITHDRAWN};
+use crate::store::shared::counters::{CounterId, signed};
 use crate::store::shared::{BRIEFLY, OwnedAsk};
-use crate::store::{Demand, Pooled, Reply, Ticket};
+use crate::store::{Demand, Pooled, Reply, Reserved, Ticket};
 
 /// How long a lease may be spent, and at most how long others count what may never be admitted.
 pub(in crate::store::shared) const LEASE: Duration = Duration::from_millis(10);
@@ -34,14 +38,14 @@ pub(in crate::store::shared) const FAR: Duration = Duration::from_millis(5);
 /// A key is busy enough for a lease if it was charged at least this cost in the time of a lease.
 pub(in crate::store::shared) const BUSY: u64 = 4;
 /// A lease is at most one part in so many of what is left.
-pub(in crate::store::shared) const SHARE: u64 = 64;
+const SHARE: u64 = 64;
 
 #[derive(Debug)]
 pub(in crate::store::shared) struct Lease {
     /// The charge; the cost of its ticket is what is not spent yet.
     pub(in crate::store::shared) charge: Box<Provisional>,
     /// Requests that came before this moment may spend it.
-    pub(in crate::store::shared) until: Instant,
+    until: Instant,
 }
 
 /// How much this gateway charges a key in the time of a lease.
@@ -55,7 +59,7 @@ pub(in crate::store::shared) struct LeaseDemand {
 }
 
 impl LeaseDemand {
-    pub(in crate::store::shared) fn note(&mut self, cost: u64, asked: Instant) {
+    fn note(&mut self, cost: u64, asked: Instant) {
         let elapsed = asked.saturating_duration_since(*self.begun.get_or_insert(asked));
         if elapsed >= LEASE {
             self.before = if elapsed < 2 * LEASE { self.charged } else { 0 };
@@ -64,7 +68,7 @@ impl LeaseDemand {
         self.charged = self.charged.saturating_add(cost);
     }
 
-    pub(in crate::store::shared) fn most(&self) -> u64 {
+    fn most(&self) -> u64 {
         self.charged.max(self.before)
     }
 }
@@ -226,5 +230,65 @@ impl CachedCell {
     fn set_apart(&self, limit: &Arc<Limit>) -> u64 {
         let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
         self.unspent(limit).saturating_add(asked_for)
+    }
+}
+
+impl CachedCell {
+    /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge is tracked from now
+    /// on.
+    pub(in crate::store::shared) fn reserve(
+        &mut self,
+        ask: &OwnedAsk,
+        now: Time,
+        refunded: Verdict,
+        is_final: bool,
+    ) -> Reserved {
+        let OwnedAsk { limit, place, requested, .. } = ask;
+        let mut ticket = self.ticket(ask, now);
+        if is_final {
+            limit.follow(&mut self.cell, &mut ticket.reservation);
+        }
+        let requested = requested.as_ref().unwrap_or(limit).clone();
+        Reserved { place: *place, ticket, requested, refunded: Some(refunded) }
+    }
+
+    pub(in crate::store::shared) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
+        let limit = ask.limit.clone();
+        let reservation = limit.place_of(&self.cell, now, ask.cost);
+        Ticket { limit, key: self.key, cell: self.number, reservation }
+    }
+
+    /// `cost` is the real cost. The cell must be advanced to the present.
+    pub(in crate::store::shared) fn settle(&mut self, ticket: &Ticket, cost: u64) {
+        let Ticket { limit, reservation, .. } = ticket;
+        let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
+        if given > 0 {
+            self.counters.may_shrink();
+        }
+        self.take_back(limit, reservation, given);
+        if more > 0 {
+            self.charge(limit, self.now, more);
+        }
+    }
+
+    /// Takes back `cost` of a charge where it was counted; with 0 a reservation only ends. Every charge is undone here: of a
+    /// request that is refused in the end, of a reservation, and of a lease.
+    pub(in crate::store::shared) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+        self.take_back_sums(limit, reservation, cost);
+        if let Some(state) = &mut self.versioned {
+            state.give_back(&mut self.cell, limit, self.now, reservation, cost);
+        }
+    }
+
+    /// [`Self::take_back`], but only from sums: the state that is kept as a whole was never charged.
+    pub(in crate::store::shared) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+        let Self { cell, counters, .. } = self;
+        for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {
+            let id = CounterId { rate, bucket };
+            if counters.can_give_back(id, cost) && cell.count(rate, bucket).is_some() {
+                cell.correct(rate, bucket, |count| count.saturating_sub(cost));
+                counters.add(id, -signed(cost));
+            }
+        }
     }
 }

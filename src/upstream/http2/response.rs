@@ -1,19 +1,76 @@
-//! The body of a response on a stream of HTTP/2. When it is dropped before its end, the stream is reset.
+//! The response on a stream of HTTP/2: its head is checked, which tells where its body ends. When the body is dropped before
+//! its end, the stream is reset.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::RecvStream;
+use http::header::CONTENT_LENGTH;
+use http::response::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::connection::OpenStream;
-use super::request_body::RequestBody;
-use super::response_head::BodyEnd;
+use super::request::RequestBody;
+use crate::base::http::has_no_content;
+use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
+use crate::upstream::header_policy::ResponseTrailers;
+use crate::upstream::response_rules::{BadHead, content_length};
 use crate::upstream::stall::Stalled;
-use crate::upstream::trailers::ResponseTrailers;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    None,
+    /// After so many bytes, and at the end of the stream.
+    Length(u64),
+    /// At the end of the stream.
+    Stream,
+}
+
+#[derive(Debug)]
+pub(super) struct CheckedHead {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) received: RecvStream,
+    pub(super) end: BodyEnd,
+}
+
+/// The library has checked that the head is valid in HTTP/2, but lets some hop-by-hop headers pass.
+///
+/// # Errors
+/// [`BadHead`] if the response switches to another protocol, or the length of its body can be read in two ways.
+pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<CheckedHead, BadHead> {
+    let is_over = response.body().is_end_stream();
+    let (Parts { status, mut headers, .. }, received) = response.into_parts();
+    if status.is_informational() {
+        return Err(BadHead::Upgrade);
+    }
+    remove_hop_by_hop(&mut headers);
+    let length = length(&mut headers)?;
+    let end = match length {
+        _ if is_over || has_no_content(method, status) => BodyEnd::None,
+        Some(length) => BodyEnd::Length(length),
+        None => BodyEnd::Stream,
+    };
+    // The headers of the limits are added later.
+    headers.reserve(4);
+    Ok(CheckedHead { status, headers, received, end })
+}
+
+/// The length that the headers state. A repeated length is forwarded once (RFC 9110, section 8.6).
+fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
+    let Some(first) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
+    let length = content_length(first.as_bytes())?;
+    if headers.get_all(CONTENT_LENGTH).iter().any(|other| other != first) {
+        return Err(BadHead::Length);
+    }
+    let first = first.clone();
+    headers.insert(CONTENT_LENGTH, first);
+    Ok(Some(length))
+}
 
 #[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
@@ -149,6 +206,30 @@ impl Body for ResponseBody {
             Rest::Data(Some(left)) => SizeHint::with_exact(left),
             Rest::Data(None) => SizeHint::default(),
             Rest::Trailers | Rest::Over => SizeHint::with_exact(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_has_one_reading() {
+        for (lines, expected) in [
+            (&[][..], Some(None)),
+            (&["5"], Some(Some(5))),
+            (&["5", "5"], Some(Some(5))),
+            (&["5", "6"], None),
+            (&["5, 5"], None),
+            (&["+5"], None),
+            (&[""], None),
+            (&["99999999999999999999"], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            lines.iter().for_each(|line| _ = headers.append(CONTENT_LENGTH, line.parse().unwrap()));
+            assert_eq!(length(&mut headers).ok(), expected, "{lines:?}");
+            assert!(expected.is_none() || headers.len() <= 1, "{headers:?}");
         }
     }
 }

@@ -1,6 +1,10 @@
-//! A stream of a connection of HTTP/2, from its request to the end of its response, and what is recorded when it ends.
+//! The streams of a connection of HTTP/2, each from its request to the end of its response, and what is recorded when it
+//! ends. Of those that are cancelled at once, some are reset later than others.
+//!
+//! Clients share connections until it is known which of them cancel many requests (`clients.rs`). Several of them may cancel
+//! at once, and servers end a connection on which too many streams are reset at once, with the requests of all others.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -11,6 +15,10 @@ use http::Request;
 use super::{Http2Connection, SPARE_TIMERS, State};
 use crate::upstream::http2::clients::ClientRequest;
 use crate::upstream::stall::StallTimer;
+
+/// The streams that are reset between two checks of a connection. Servers of the library h2 end a connection with more than
+/// 20 resets that they have not read.
+const AT_ONCE: usize = 10;
 
 #[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
@@ -92,5 +100,42 @@ pub(in crate::upstream::http2) struct Upload(Rc<State>);
 impl Drop for Upload {
     fn drop(&mut self) {
         self.0.uploads.set(self.0.uploads.get() - 1);
+    }
+}
+
+/// The streams of cancelled requests on one connection.
+#[derive(Debug)]
+pub(in crate::upstream::http2) struct Cancelled {
+    /// How many may be reset until the next check.
+    left: Cell<usize>,
+    /// Keeps the streams open that are reset later.
+    later: RefCell<Vec<SendStream<Bytes>>>,
+}
+
+impl Default for Cancelled {
+    fn default() -> Self {
+        Self { left: Cell::new(AT_ONCE), later: RefCell::default() }
+    }
+}
+
+impl Cancelled {
+    pub(in crate::upstream::http2) fn count(&self) -> usize {
+        self.later.borrow().len()
+    }
+
+    /// Resets a stream that `sender` keeps open, now or later. Without a sender it is reset already.
+    fn add(&self, sender: Option<SendStream<Bytes>>) {
+        match sender {
+            Some(sender) if self.left.get() == 0 => self.later.borrow_mut().push(sender),
+            _ => self.left.set(self.left.get().saturating_sub(1)),
+        }
+    }
+
+    /// Resets some of the streams that have waited. Called at intervals.
+    pub(super) fn check(&self) {
+        let mut later = self.later.borrow_mut();
+        let now = AT_ONCE.min(later.len());
+        later.drain(..now);
+        self.left.set(AT_ONCE - now);
     }
 }

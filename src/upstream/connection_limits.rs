@@ -1,18 +1,28 @@
-//! The places of connections to servers: as many as the file handles of this process allow, besides those of clients.
+//! How many connections to servers there may be, and how long they are kept.
 //!
-//! A client of HTTP/1.1 has one request at a time, so `max_connections` bounds what it needs. A client of HTTP/2 may send
-//! hundreds, each of which may need a connection to a server. So it gets no more than a share of the places.
+//! There are as many places for them as the file handles of this process allow, besides those of clients. A client of
+//! HTTP/1.1 has one request at a time, so `max_connections` bounds what it needs. A client of HTTP/2 may send hundreds, each
+//! of which may need a connection to a server. So it gets no more than a share of the places.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::UpstreamError;
 use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
 use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
+
+/// The interval between two checks, and the shortest one if the limits of connections are short.
+pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// How many checks there are during the shortest limit.
+const CHECKS_PER_LIMIT: u32 = 8;
 
 pub(super) type Place = OwnedSemaphorePermit;
 
@@ -64,6 +74,38 @@ fn exhausted(why: &str) -> UpstreamError {
     UpstreamError::Exhausted(io::Error::other(why))
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Without a request.
+    pub idle: Duration,
+    /// Since the connection was made.
+    pub age: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct Keeps {
+    /// By the id of the server.
+    servers: HashMap<usize, Keep, RandomState>,
+    /// Between two checks of connections.
+    pub(super) interval: Duration,
+}
+
+impl Keeps {
+    pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
+        let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
+        for (server, keep) in used {
+            servers.insert(server, keep);
+            shortest = shortest.min(keep.idle).min(keep.age);
+        }
+        Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
+    }
+
+    /// `None` if no upstream has the server with this id.
+    pub(super) fn of(&self, server: usize) -> Option<Keep> {
+        self.servers.get(&server).copied()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +125,18 @@ mod tests {
         assert!(places.are_taken() && places.take().is_err());
         drop(taken);
         assert!(!places.are_taken());
+    }
+
+    #[test]
+    fn checks_are_as_frequent_as_the_shortest_limit_needs() {
+        let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
+        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (3, keep(90_000, 1_000))]);
+        assert_eq!(
+            [0, 1, 2].map(|server| keeps.of(server)),
+            [Some(keep(800, 2_000)), None, Some(keep(60_000, 600_000))]
+        );
+        assert_eq!(keeps.interval, Duration::from_millis(100));
+        assert_eq!(Keeps::new([(0, keep(1, 1))]).interval, SHORTEST_INTERVAL);
+        assert_eq!(Keeps::new([]).interval, LONGEST_INTERVAL);
     }
 }
