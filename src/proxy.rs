@@ -114,9 +114,7 @@ impl ConnectionContext {
             bound: Rc::default(),
         }
     }
-}
 
-impl ConnectionContext {
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.tls.as_ref()?.certificate.as_ref()
     }
@@ -215,13 +213,8 @@ async fn serve(
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
         NextStep::Refuse(why) => {
-            let answer = refused(&why, &mut record);
-            return Finish::new(Some(&changes), head, refused_status).respond(
-                response,
-                record,
-                Outcome::Refused,
-                answer,
-            );
+            let (outcome, answer) = (Outcome::Refused, refused(&why, &mut record));
+            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
         }
         NextStep::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {

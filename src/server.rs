@@ -12,7 +12,6 @@ mod worker_state;
 mod time_limits;
 mod lifecycle;
 mod connection_state;
-mod request_guard;
 mod http1;
 mod http2_errors;
 mod http2;
@@ -36,6 +35,7 @@ use tokio::task::{JoinSet, spawn_local};
 
 pub use client_body::{ClientBody, ClientBodyError};
 pub use connection_limits::{ConnectionCounts, TrafficLimits, connections_for, raise_handles};
+pub use connection_state::RequestGuard;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
@@ -43,7 +43,6 @@ pub(crate) use http2::check_frames;
 pub use http2::{Frames, InterimResponses, PREFACE, Piece, Windows, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
-pub use request_guard::RequestGuard;
 
 use connection::{Registration, serve};
 use connection_limits::{ConnectionLimits, ConnectionPermit};
@@ -251,7 +250,7 @@ where
         }
         let client = ConnectedClient { address, tls: None, traffic: self.traffic };
         let (index, state) = self.connections.enter(listener);
-        let registration = Registration::new(self.connections.clone(), index, place);
+        let registration = Registration { connections: self.connections.clone(), index, place };
         spawn_local(serve(stream, client, self.clone(), tls, registration, state));
     }
 }

@@ -22,6 +22,9 @@ use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
 
+/// The longest Retry-After, in seconds. It varies between clients, so that they do not come back at the same moment.
+const LATEST_RETRY: u16 = 5;
+
 pub(super) struct Deciding<'a, 'r> {
     pub(super) connection: &'r ConnectionContext,
     pub(super) gateway: &'a WorkerSnapshot,
@@ -210,9 +213,6 @@ async fn resolve_quotas(
         *now = clock::now();
     }
 }
-
-/// The longest Retry-After, in seconds. It varies between clients, so that they do not come back at the same moment.
-const LATEST_RETRY: u16 = 5;
 
 /// The answer to a request that is shed; `None` if it passes.
 fn shed(

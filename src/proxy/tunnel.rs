@@ -19,6 +19,9 @@ use copy::{Side, TunnelEnd, copy};
 
 pub(super) use copy::Waits;
 
+/// A server appends this to the key before it hashes both (RFC 6455, section 1.3).
+const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
 /// Tells the client that its handshake is accepted. The tunnel begins when the response has been sent.
 pub(super) fn begin(
     request: &mut IncomingRequest,
@@ -67,9 +70,6 @@ async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: Request
         }
     }
 }
-
-/// A server appends this to the key before it hashes both (RFC 6455, section 1.3).
-const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 pub(super) fn new_key() -> String {
     // The key only shows that the server speaks WebSocket, so it need not be secret.

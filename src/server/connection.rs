@@ -211,15 +211,9 @@ impl Connection {
 
 /// Unregisters a connection and frees its place, however its task ends.
 pub(super) struct Registration {
-    connections: Rc<Connections>,
-    index: usize,
-    place: ConnectionPermit,
-}
-
-impl Registration {
-    pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
-        Self { connections, index, place }
-    }
+    pub(super) connections: Rc<Connections>,
+    pub(super) index: usize,
+    pub(super) place: ConnectionPermit,
 }
 
 impl Drop for Registration {

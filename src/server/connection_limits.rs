@@ -25,6 +25,11 @@ use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
 
+/// File handles for the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
+const OTHERS: u64 = 64;
+/// File handles for each worker: those of its runtime, and an accepted connection that waits for a place.
+const EACH_WORKER: u64 = 8;
+
 /// Each kind of traffic has places of its own, so that clients cannot keep out proxies that ask for decisions.
 #[derive(Clone, Debug)]
 pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
@@ -312,11 +317,6 @@ impl Drop for ConnectionPermit {
         }
     }
 }
-
-/// For the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
-const OTHERS: u64 = 64;
-/// For each worker: the handles of its runtime, and an accepted connection that waits for a place.
-const EACH_WORKER: u64 = 8;
 
 /// Raises the limit of file handles of this process as far as the system allows, and returns it. Many systems have a low
 /// default for programs that use `select`.

@@ -35,9 +35,8 @@ use message_body::Messages;
 use response_body::ResponseBody;
 
 use super::connection_limits::ConnectionLimits;
-use super::connection_state::{ConnectionState, Ended, drive};
+use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
 use super::lifecycle::{CloseReason, Event};
-use super::request_guard::RequestGuard;
 use super::{Handler, HeadError, IncomingRequest, Tunnel, TunnelStream};
 use crate::base::http::{header_list, spare_headers, written_target};
 use crate::base::reason::Reason;

@@ -36,10 +36,9 @@ use multiplexed_io::MultiplexedIo;
 use streams::Streams;
 
 use super::connection_limits::ConnectionLimits;
-use super::connection_state::{ConnectionState, Ended, drive};
+use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
 use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
-use super::request_guard::RequestGuard;
 use super::{ConnectedClient, Handler};
 use crate::config::Http2;
 use crate::net::{ClientStream, Traffic};

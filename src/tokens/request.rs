@@ -188,7 +188,7 @@ impl<'a> Said<'a> {
             form,
             found,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
-            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most()), ..self.output },
+            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
             streams,
             is_background,
             usage_patches: self.members.map(|members| self.usage_asking.patches(members)),

@@ -186,7 +186,7 @@ impl ResponseReader {
 
     /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
     pub fn ignored(&self) -> u32 {
-        self.findings.report.ignored()
+        self.findings.report.ignored
     }
 
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {

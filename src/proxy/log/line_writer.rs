@@ -18,6 +18,8 @@ use super::queue::Queue;
 
 /// The owner and the group may read the file.
 const MODE: u32 = 0o640;
+/// In bytes. With more than that, lines do not wait for the others.
+const FULL: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
 pub struct LineWriter {
@@ -107,9 +109,6 @@ fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     OpenOptions::new().create(true).append(true).mode(MODE).custom_flags(flags).open(path)
 }
-
-/// In bytes. With more than that, lines do not wait for the others.
-const FULL: usize = 64 << 10;
 
 /// The lines of one worker.
 #[derive(Debug)]

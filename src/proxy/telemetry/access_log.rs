@@ -17,6 +17,13 @@ use crate::config::AccessFormat;
 use crate::net::network_of;
 use crate::proxy::log::{LineBuffer, LineWriter};
 
+const JSON_TIME: &str = "%Y-%m-%dT%H:%M:%S";
+const COMBINED_TIME: &str = "%d/%b/%Y:%H:%M:%S +0000";
+/// How many refusals of each client are logged in a second.
+const LOGGED: u64 = 5;
+/// How many clients are counted separately each second.
+const MAX_CLIENTS: usize = 256;
+
 /// Where lines go, and in which format. Without a format they belong to the log, which is in JSON if there is a writer.
 #[derive(Clone, Debug)]
 pub struct AccessLogOutput {
@@ -86,9 +93,6 @@ impl AccessLogger {
     }
 }
 
-const JSON_TIME: &str = "%Y-%m-%dT%H:%M:%S";
-const COMBINED_TIME: &str = "%d/%b/%Y:%H:%M:%S +0000";
-
 /// The text of the last second that a line has stated.
 #[derive(Debug)]
 struct TimeText {
@@ -111,10 +115,6 @@ impl TimeText {
         &self.text
     }
 }
-
-const LOGGED: u64 = 5;
-/// How many clients are counted separately each second.
-const MAX_CLIENTS: usize = 256;
 
 /// The refusals of this second on one worker.
 #[derive(Debug, Default)]

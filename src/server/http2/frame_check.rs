@@ -15,6 +15,10 @@ const PER_SECOND: u64 = 100;
 /// of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING, perhaps much
 /// later. So this adds up.
 const PER_FRAME: u64 = 16;
+/// The entries of the static table that are pseudo-fields (RFC 7541, appendix A).
+const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
+/// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
+const CODED_COLON: u8 = 0b1011_1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
@@ -43,8 +47,8 @@ pub(super) struct FrameCheck {
     frames: Frames,
     has_settings: bool,
     /// The highest stream that the client has opened, and how many it has opened.
-    last_stream: u32,
-    opened: u64,
+    pub(super) last_stream: u32,
+    pub(super) opened: u64,
     /// Whether the last frame has fields of a request or trailers, and whether more frames with them must follow.
     has_fields: bool,
     has_more_fields: bool,
@@ -73,14 +77,6 @@ impl FrameCheck {
             resetting: None,
             reset: Vec::new(),
         }
-    }
-
-    pub(super) fn last_stream(&self) -> u32 {
-        self.last_stream
-    }
-
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
     }
 
     pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
@@ -184,18 +180,13 @@ pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {
         let mut check = FrameCheck::new(0, 1);
         bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0))?;
-        Ok::<_, Violation>((check.is_in_head(), check.last_stream(), check.opened()))
+        Ok::<_, Violation>((check.is_in_head(), check.last_stream, check.opened))
     };
     let whole = follow(usize::MAX);
     for step in [1, 2, 7, 64] {
         assert_eq!(follow(step), whole, "by {step}");
     }
 }
-
-/// The entries of the static table that are pseudo-fields (RFC 7541, appendix A).
-const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
-/// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
-const CODED_COLON: u8 = 0b1011_1000;
 
 /// The position in a block of trailers (RFC 7541, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,7 +323,7 @@ mod tests {
             check.follow(&next[next.len() - 1..], 0).unwrap();
             assert_eq!(check.is_in_head(), in_head, "{next:?}");
         }
-        assert_eq!((check.last_stream(), check.opened()), (9, 2));
+        assert_eq!((check.last_stream, check.opened), (9, 2));
     }
 
     /// How many of these frames may come before the connection must end.

@@ -7,6 +7,15 @@ use std::task::{Context, Poll, Waker};
 
 use foldhash::fast::RandomState;
 
+/// What a connection may always have, in bytes: more than the library takes of one stream.
+const ALWAYS: usize = 128 << 10;
+/// In bytes.
+const MOST: usize = 1 << 20;
+/// By how much it may have more at a time.
+const STEP: usize = 64 << 10;
+/// What all connections of the process may have beyond [`ALWAYS`].
+static PROCESS: Pool = Pool::new(64 << 20);
+
 /// What all connections together may keep beyond the little that each may, in bytes.
 #[derive(Debug)]
 pub(super) struct Pool(AtomicUsize);
@@ -53,15 +62,6 @@ impl Drop for Allowance {
         self.set(0);
     }
 }
-
-/// What a connection may always have, in bytes: more than the library takes of one stream.
-const ALWAYS: usize = 128 << 10;
-/// In bytes.
-const MOST: usize = 1 << 20;
-/// By how much it may have more at a time.
-const STEP: usize = 64 << 10;
-/// What all connections of the process may have beyond [`ALWAYS`].
-static PROCESS: Pool = Pool::new(64 << 20);
 
 /// The unsent bytes of each stream of one connection, and the streams that wait for room.
 #[derive(Debug)]

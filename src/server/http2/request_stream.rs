@@ -18,8 +18,7 @@ use super::windows::poll_granted;
 use crate::base::clock;
 use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
-use crate::server::connection_state::{ConnectionState, Flush};
-use crate::server::request_guard::RequestGuard;
+use crate::server::connection_state::{ConnectionState, Flush, RequestGuard};
 use crate::server::worker_state::WorkerState;
 use crate::server::{Handler, IncomingRequest};
 
@@ -69,7 +68,7 @@ pub(super) async fn serve<H: Handler>(
     };
     match tunnel.zip(through) {
         Some((tunnel, (received, _upload))) => {
-            tunnel(Box::new(StreamTunnel::new(received, sender, stream))).await;
+            tunnel(Box::new(StreamTunnel { received, unread: Bytes::new(), sender, stream })).await;
         }
         None if is_end => {}
         None => {

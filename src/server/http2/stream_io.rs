@@ -83,16 +83,10 @@ impl Drop for StreamBody {
 /// If this is dropped before both directions have ended, the stream is reset.
 #[derive(Debug)]
 pub(super) struct StreamTunnel {
-    received: RecvStream,
-    unread: Bytes,
-    sender: SendStream<Bytes>,
-    stream: Rc<Stream>,
-}
-
-impl StreamTunnel {
-    pub(super) fn new(received: RecvStream, sender: SendStream<Bytes>, stream: Rc<Stream>) -> Self {
-        Self { received, unread: Bytes::new(), sender, stream }
-    }
+    pub(super) received: RecvStream,
+    pub(super) unread: Bytes,
+    pub(super) sender: SendStream<Bytes>,
+    pub(super) stream: Rc<Stream>,
 }
 
 impl AsyncRead for StreamTunnel {

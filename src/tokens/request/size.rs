@@ -45,8 +45,8 @@ pub(super) struct Prompts {
     depth: u32,
     /// The prompts of this array so far.
     count: u64,
-    /// The most prompts in one array, at least one.
-    most: u64,
+    /// The number of prompts: the most in one array, and one if they are in no array.
+    pub(super) most: u64,
 }
 
 impl Default for Prompts {
@@ -75,11 +75,6 @@ impl Prompts {
         if kind == Kind::Array && depth + 1 == self.depth {
             (self.depth, self.most) = (u32::MAX, self.most.max(self.count));
         }
-    }
-
-    /// The number of prompts: one if they are in no array.
-    pub(super) fn most(&self) -> u64 {
-        self.most
     }
 }
 

@@ -4,6 +4,9 @@ use smallvec::SmallVec;
 
 use super::report::UsageField;
 
+/// The longest text of a member that is kept, in bytes. A longer one becomes empty.
+const LONGEST: usize = 256;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Member {
     #[default]
@@ -115,9 +118,6 @@ impl Class {
         }
     }
 }
-
-/// The longest text that is kept, in bytes. A longer one becomes empty.
-const LONGEST: usize = 256;
 
 /// A text that mostly needs no allocation.
 pub(super) type ShortText = SmallVec<[u8; 32]>;

@@ -47,7 +47,7 @@ impl Value {
 #[derive(Default)]
 pub(super) struct Report {
     counts: [Option<u64>; 9],
-    ignored: u32,
+    pub(super) ignored: u32,
 }
 
 impl Report {
@@ -58,10 +58,6 @@ impl Report {
             Value::Null => {}
             Value::Other => self.ignored = self.ignored.saturating_add(1),
         }
-    }
-
-    pub(super) fn ignored(&self) -> u32 {
-        self.ignored
     }
 
     pub(super) fn has_input(&self) -> bool {
