@@ -1,16 +1,21 @@
 //! The command line for clap: commands and arguments, with their help.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fs;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::admin_client::AdminLocation;
 use super::simulate::Field;
-use super::values;
+use crate::base::units;
+use crate::request::route;
 
 /// A reverse proxy that limits rates.
 ///
@@ -31,7 +36,7 @@ pub(super) struct Cli {
     pub(super) config: Option<OsString>,
 
     /// How often to ask a URL for a new configuration, 1s to 1d [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = values::every)]
+    #[arg(long, value_name = "DURATION", value_parser = every)]
     pub(super) config_every: Option<Duration>,
 
     /// The folder for certificates that an authority issues, and for the last good configuration from a URL, for starts
@@ -97,10 +102,10 @@ pub(super) struct Explain {
     #[arg(short = 'X', long, value_name = "METHOD")]
     pub(super) request: Option<Method>,
     /// The body, or @FILE to read it from a file; for limits that need it.
-    #[arg(short, long, value_name = "BODY", value_parser = values::body)]
-    pub(super) data: Option<bytes::Bytes>,
+    #[arg(short, long, value_name = "BODY", value_parser = body)]
+    pub(super) data: Option<Bytes>,
     /// A header; can be repeated.
-    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
     pub(super) header: Vec<(HeaderName, HeaderValue)>,
     /// The address that the request comes from.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -109,7 +114,7 @@ pub(super) struct Explain {
     #[arg(long)]
     pub(super) show_keys: bool,
     /// The URL, with or without scheme and host.
-    #[arg(value_parser = values::url)]
+    #[arg(value_parser = url)]
     pub(super) url: Uri,
 }
 
@@ -128,10 +133,10 @@ pub(super) struct Simulate {
     #[arg(long, value_name = "NAME=FIELD")]
     pub(super) field: Vec<Field>,
     /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = values::reorder)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
     pub(super) reorder: Duration,
     /// The host of requests whose lines name none [default: that of the routes, if they have only one].
-    #[arg(long, value_name = "HOST", value_parser = values::host)]
+    #[arg(long, value_name = "HOST", value_parser = host)]
     pub(super) host: Option<String>,
     /// The logs, in any order; `-` is standard input.
     #[arg(required = true, value_name = "LOG")]
@@ -146,4 +151,63 @@ pub(super) struct Top {
     /// A file with the token of the admin listener; it is read again for each connection.
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+}
+
+const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn reorder(text: &str) -> Result<Duration, String> {
+    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
+    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
+    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
+}
+
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
+}
+
+pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
+    let value =
+        HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
+    Ok((name, value))
+}
+
+/// The body itself, or `@` and the file that has it.
+pub(super) fn body(text: &str) -> Result<Bytes, String> {
+    match text.strip_prefix('@') {
+        Some(file) => fs::read(file).map(Bytes::from).map_err(|error| format!("{file} cannot be read: {error}")),
+        None => Ok(Bytes::copy_from_slice(text.as_bytes())),
+    }
+}
+
+/// A path, or a URL with or without its scheme.
+pub(super) fn url(text: &str) -> Result<Uri, String> {
+    // The query may contain another URL.
+    let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
+    let whole = has_scheme || text.starts_with('/');
+    let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
+    read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
+}
+
+/// Reads `--config-every`.
+pub(super) fn every(text: &str) -> Result<Duration, String> {
+    let every = units::duration(text).map_err(|error| format!("{error}: write it like 10s or 5m"))?;
+    if EVERY.contains(&every) { Ok(every) } else { Err("it is 1s to 1d".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_between_polls_is_bounded() {
+        assert_eq!(["1s", "10s", "5m", "1d"].map(|text| every(text).unwrap().as_secs()), [1, 10, 300, 86_400]);
+        for text in ["0s", "999ms", "2d", "10", "", "-1s"] {
+            assert!(every(text).is_err(), "{text}");
+        }
+    }
 }

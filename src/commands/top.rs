@@ -4,7 +4,6 @@
 //! if the terminal takes no more output. Numbers that come faster than the screen draws are dropped.
 
 mod feed;
-mod model;
 mod view;
 
 use std::fmt;
@@ -22,8 +21,7 @@ use tokio::time::timeout;
 use crate::base::threads::block_on;
 use crate::commands::admin_client::{AdminClient, AskError};
 
-use feed::{Feed, Update};
-use model::Model;
+use feed::{Feed, Model, Update};
 use view::Screen;
 
 /// Redraws if nothing is new, so that ages are right.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
+use super::service_manager::InheritedSockets;
 use super::source::{ConfigSource, Loaded, RemoteDocument};
 use super::stores::Stores;
 use crate::admin::View;

@@ -9,7 +9,7 @@ use std::path::Path;
 use tokio::sync::mpsc;
 
 use super::StartError;
-use super::inherited::InheritedSockets;
+use super::service_manager::InheritedSockets;
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net::{self, Traffic};

@@ -27,7 +27,7 @@ beside a file whose first line is `#:schema ./gateway.schema.json`, an editor wi
 [Taplo](https://taplo.tamasfe.dev) (in Visual Studio Code: Even Better TOML) completes keys, shows what they mean, and marks
 what is not valid.
 
-`UPDATE=1 cargo test --test it reference` writes this page, from the table in [src/config/settings.rs](../src/config/settings.rs)
+`UPDATE=1 cargo test --test it reference` writes this page, from the tables that [src/config/file.rs](../src/config/file.rs) joins,
 from which the gateway reads the file, too.
 ";
 

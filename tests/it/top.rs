@@ -139,7 +139,7 @@ fn the_screen_follows_its_size() {
     let mut top = top(&gateway);
     top.wait("small screen", |screen| screen.contains("Limits") && !screen.contains("in flight"));
     top.resize(150, 45);
-    let panels = ["Limits", "Keys", "Upstreams", "Store"];
+    let panels = ["Limits", "Most refused keys", "Upstreams", "Store"];
     top.wait("all columns", |screen| {
         panels.iter().all(|panel| screen.contains(panel)) && screen.contains("since start")
     });

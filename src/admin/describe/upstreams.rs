@@ -3,19 +3,14 @@
 use std::fmt;
 
 use super::statuses;
-use crate::config::AdaptiveBounds;
-use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
+use crate::config::{
+    AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls,
+};
 
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
     writeln!(f, "  {}", upstream.name)?;
     for server in &upstream.servers {
-        let address = match &server.address {
-            Address::Http { authority, tls: None, .. } => format!("http://{authority}"),
-            Address::Http { authority, tls: Some(_), .. } => format!("https://{authority}"),
-            Address::Unix(path) => format!("unix:{}", path.display()),
-            Address::Echo => "builtin:echo".to_owned(),
-        };
-        writeln!(f, "    {address}, weight {}", server.weight)?;
+        writeln!(f, "    {}, weight {}", server.address, server.weight)?;
     }
     match &upstream.balance {
         Balance::RoundRobin => writeln!(f, "    servers get requests in turn")?,

@@ -1,9 +1,9 @@
 //! Metrics of clients' connections, with TLS and HTTP/2.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::families::{counted, counter, family, gauge, gauged};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges};
 use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
@@ -67,16 +67,14 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
 fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     let by_error = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
-        family(
+        counters(
             "gateway_http2_connection_errors_total",
             "Connections of HTTP/2 clients that ended with an error (GOAWAY), by error.",
-            MetricType::COUNTER,
             errors.connections().map(by_error),
         ),
-        family(
+        counters(
             "gateway_http2_stream_errors_total",
             "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
-            MetricType::COUNTER,
             errors.streams().map(by_error),
         ),
         counted(
@@ -96,16 +94,14 @@ fn tls(view: &View) -> [MetricFamily; 2] {
         gauge(seconds, &[("certificate", &identity.file)])
     };
     [
-        family(
+        counters(
             "gateway_tls_handshakes_total",
             "TLS handshakes that clients began, by result.",
-            MetricType::COUNTER,
             [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
         ),
-        family(
+        gauges(
             "gateway_tls_certificate_expiry_timestamp_seconds",
             "When the first certificate of each chain expires, in seconds since 1970.",
-            MetricType::GAUGE,
             config.identities().into_iter().map(expiry),
         ),
     ]

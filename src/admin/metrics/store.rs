@@ -1,9 +1,9 @@
 //! Metrics of the store: counters in memory, or the state of Memcached.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, histogram, histograms, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::config::{OnError, Word};
 use crate::store::Counters;
@@ -64,11 +64,10 @@ fn keys(count: usize) -> MetricFamily {
 
 /// How the store decides now, among all modes of this kind of store.
 fn modes(modes: &[(&str, bool)]) -> MetricFamily {
-    family(
+    gauges(
         "gateway_store_mode",
         "How decisions are made now, 1 for each that applies: memory; shared (a server of Memcached answers), and what \
          on_error says (local, allow, reject) for the keys of servers that do not answer.",
-        MetricType::GAUGE,
         modes.iter().map(|(mode, applies)| gauge(usize::from(*applies), &[("mode", mode)])),
     )
 }
@@ -78,7 +77,7 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
     let latency = HistogramSnapshot::from_iter([&health.latency]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
         let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
-        family(name, help, MetricType::GAUGE, metrics)
+        gauges(name, help, metrics)
     };
     vec![
         modes(&[("shared", answers(true)), (on_error.word(), answers(false))]),
@@ -124,16 +123,14 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
             "How far the server's clock is ahead of this machine's, in whole seconds; below 0, it is behind.",
             Server::skew,
         ),
-        family(
+        counters(
             "gateway_store_memcached_evictions_total",
             "Items that the server has evicted for lack of memory; counters may be among them.",
-            MetricType::COUNTER,
             health.servers.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
         ),
-        family(
+        histograms(
             "gateway_store_round_trip_duration_seconds",
             "How long exchanges with Memcached took.",
-            MetricType::HISTOGRAM,
             [histogram(&latency, &[])],
         ),
     ]
