@@ -15,11 +15,10 @@ mod stores;
 mod summary;
 mod workers;
 
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
