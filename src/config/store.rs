@@ -48,6 +48,22 @@ impl Store {
         }
     }
 
+    /// As `type` names it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory { .. } => "memory",
+            Self::Memcached(_) => "memcached",
+        }
+    }
+
+    /// What limits do after a change to this store.
+    pub fn first_counts(&self) -> &'static str {
+        match self {
+            Self::Memory { .. } => "begin at 0",
+            Self::Memcached(_) => "continue with what it has counted",
+        }
+    }
+
     /// Which gateways share the limits, if each has its own counters.
     pub fn share(&self) -> Option<&Share> {
         match self {

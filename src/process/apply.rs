@@ -132,7 +132,7 @@ impl InForce {
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
         if has_other_store {
             self.stores.open(&store);
-            tracing::warn!("the store has changed: limits continue with what the new one has counted");
+            tracing::warn!("the store has changed: limits {}", config.store.first_counts());
         }
         self.view.connections.reload(&config.server);
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {

@@ -1,6 +1,6 @@
 //! What the log says at the start besides the addresses: what the gateway forwards to, and which limits hold.
 
-use crate::config::{Config, Limit, Store, Upstream};
+use crate::config::{Config, Limit, Upstream};
 
 /// Further upstreams and limits are only counted.
 const MOST_NAMED: usize = 5;
@@ -8,12 +8,8 @@ const MOST_NAMED: usize = 5;
 pub(super) fn log(config: &Config) {
     let upstreams = listed(&config.upstreams, upstream);
     tracing::info!(routes = config.routes.len(), upstreams, "forwarding");
-    let store = match config.store {
-        Store::Memory { .. } => "memory",
-        Store::Memcached { .. } => "memcached",
-    };
     let (limits, warnings) = (listed(&config.limits, limit), config.warnings.located().count());
-    tracing::info!(limits, store, warnings, "limiting");
+    tracing::info!(limits, store = config.store.kind(), warnings, "limiting");
 }
 
 /// The texts of the first items, and how many more there are.

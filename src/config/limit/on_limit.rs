@@ -208,7 +208,7 @@ tables! {
         r#for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "10m";
         /// The longest time of a ban. By default 1d, or `for` if that is longer.
         max_for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "1d";
-        /// How the gateway answers requests of a banned key: `"reject"` with 429 and the end of the ban in Retry-After,
+        /// How the gateway answers requests of a banned key: `"reject"` with 429 and Retry-After,
         /// `"forbid"` with 403, `"close"` not at all: it closes the connection (HTTP/2: resets the stream; a peer in
         /// `trusted_proxies`, which speaks for other clients too, gets 403 without a body).
         respond: BanResponse = words(&[
