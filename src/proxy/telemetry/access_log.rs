@@ -34,36 +34,21 @@ pub struct AccessLogOutput {
 /// Writes the lines of one worker.
 #[derive(Debug)]
 pub struct AccessLogger {
-    form: LineForm,
-    /// `None` if lines are written one by one.
+    format: Option<AccessFormat>,
+    /// `None` if lines are text, which the log writes one by one.
     lines: Option<LineBuffer>,
     time: RefCell<TimeText>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum LineForm {
-    /// A line of the log in text.
-    Log,
-    /// A line of the log in JSON.
-    JsonLog,
-    Json,
-    Combined,
-}
-
 impl AccessLogger {
     pub fn new(AccessLogOutput { writer, format }: AccessLogOutput) -> Self {
-        let (form, time) = match (&writer, format) {
-            (None, _) => (LineForm::Log, ""),
-            (Some(_), None) => (LineForm::JsonLog, JSON_TIME),
-            (Some(_), Some(AccessFormat::Json)) => (LineForm::Json, JSON_TIME),
-            (Some(_), Some(AccessFormat::Combined)) => (LineForm::Combined, COMBINED_TIME),
-        };
-        Self { form, lines: writer.map(LineBuffer::new), time: RefCell::new(TimeText::new(time)) }
+        let time = if format == Some(AccessFormat::Combined) { COMBINED_TIME } else { JSON_TIME };
+        Self { format, lines: writer.map(LineBuffer::new), time: RefCell::new(TimeText::new(time)) }
     }
 
     /// Whether lines have a place for Referer and User-Agent.
     pub fn needs_headers(&self) -> bool {
-        self.form == LineForm::Combined
+        self.format == Some(AccessFormat::Combined)
     }
 
     /// Passes on lines as long as it is polled.
@@ -81,13 +66,13 @@ impl AccessLogger {
 
     pub(super) fn write(&self, line: &AccessLine<'_>) {
         let Some(lines) = &self.lines else { return tracing::info!("{line}") };
-        // The level of the log may exclude requests.
-        if self.form == LineForm::JsonLog && !tracing::enabled!(Level::INFO) {
+        // Lines without a format belong to the log, whose level may exclude requests.
+        if self.format.is_none() && !tracing::enabled!(Level::INFO) {
             return;
         }
         let mut time = self.time.borrow_mut();
-        match self.form {
-            LineForm::Combined => lines.write(|text| line.combined(time.second(line.begun()), text)),
+        match self.format {
+            Some(AccessFormat::Combined) => lines.write(|text| line.combined(time.second(line.begun()), text)),
             _ => lines.write(|text| line.json(time.second(line.at), text)),
         }
     }
