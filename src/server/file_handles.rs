@@ -3,7 +3,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
+/// For the log, configuration files, connections to the store, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
 /// For each worker: the handles of its runtime, and an accepted connection that waits for a place.
 const EACH_WORKER: u64 = 8;
