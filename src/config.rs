@@ -83,7 +83,7 @@ pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed, UNLIMITED};
 pub use settings::Word;
 pub use slow::Slow;
-pub use store::{OnError, Share, SharedStore, Store};
+pub use store::{Login, OnError, Password, Share, SharedStore, Software, Store, StoreType};
 pub use template::{Template, TemplatePart};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};

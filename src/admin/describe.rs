@@ -132,7 +132,7 @@ impl Display for Description<'_> {
         if !config.limits.is_empty() {
             let changes = match &config.store {
                 Store::Memory { .. } => "a name, a key or a period",
-                Store::Memcached(_) => "more than quotas",
+                Store::Shared(_) => "more than quotas",
             };
             writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
             writeln!(f, "  `gateway check NEW --against OLD`")?;

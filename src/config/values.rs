@@ -190,12 +190,12 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
     Ok(Url { host, port, authority: named.to_owned(), target: target.into(), server_name })
 }
 
-/// A server of the store; without a port, the default port is added.
-pub(super) fn memcached(text: &str) -> Read<String> {
+/// A server of the store; without a port, this one is added.
+pub(super) fn store_server(text: &str, port: u16) -> Read<String> {
     if text.contains("://") {
         return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
     }
-    let (host, port) = authority(text, 11_211)?;
+    let (host, port) = authority(text, port)?;
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
@@ -376,8 +376,8 @@ mod tests {
 
     #[test]
     fn adds_the_default_port() {
-        assert_eq!(memcached("cache").unwrap(), "cache:11211");
-        assert_eq!(memcached("[::1]").unwrap(), "[::1]:11211");
-        assert_eq!(memcached("10.0.0.1:11212").unwrap(), "10.0.0.1:11212");
+        assert_eq!(store_server("cache", 11_211).unwrap(), "cache:11211");
+        assert_eq!(store_server("[::1]", 11_211).unwrap(), "[::1]:11211");
+        assert_eq!(store_server("10.0.0.1:11212", 6379).unwrap(), "10.0.0.1:11212");
     }
 }

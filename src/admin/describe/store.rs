@@ -22,18 +22,18 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result
                 None => Ok(()),
             }
         }
-        Store::Memcached(memcached) => {
-            writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
-            let away = match memcached.on_error {
+        Store::Shared(shared) => {
+            writeln!(f, "  {} at {}", shared.software.word(), shared.servers.join(", "))?;
+            let away = match shared.on_error {
                 OnError::Local => "are counted in this process",
                 OnError::Allow => "pass and are not counted",
                 OnError::Reject => "are answered 503",
             };
-            writeln!(f, "  keys begin with {}:", memcached.prefix)?;
-            if memcached.strict {
-                writeln!(f, "  strict: each admission is confirmed by Memcached first")?;
+            writeln!(f, "  keys begin with {}:", shared.prefix)?;
+            if shared.strict {
+                writeln!(f, "  strict: each admission is confirmed by {} first", shared.software.name())?;
             }
-            writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
+            writeln!(f, "  waits at most {:?}; without an answer requests {away}", shared.timeout)
         }
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ::tracing::Level;
 
-use super::tls;
+use super::{tls, upstream_tls};
 use crate::config::kinds::{file, flag, fraction, number, shaped, size, text, wait, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
-use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError};
+use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError, StoreType};
 
 /// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
@@ -74,8 +74,12 @@ tables! {
 
     /// Where the gateway keeps its counters.
     store {
-        /// Keeps counters in this process, or in Memcached, where any number of gateways share them (docs/memcached.md).
-        r#type: bool = words(&[("memory", false), ("memcached", true)]), "memory";
+        /// Keeps counters in this process, or on servers of Memcached (docs/memcached.md) or of Valkey or Redis
+        /// (docs/valkey.md), where any number of gateways share them.
+        r#type: StoreType = words(&[
+            ("memory", StoreType::Memory), ("memcached", StoreType::Memcached), ("valkey", StoreType::Valkey),
+            ("redis", StoreType::Valkey),
+        ]), "memory";
         /// For `"memory"`: the maximum number of keys; the gateway drops the least recently used ones.
         max_keys: usize = number(1, 1_000_000_000).at_start(), 1_000_000;
         /// For `"memory"`: the maximum memory for the counters.
@@ -87,17 +91,25 @@ tables! {
         /// name. Each gateway enforces its part of every rate (docs/scale.md).
         share: () = shaped(Shape::Or(&[Shape::Number(1, MOST_GATEWAYS), Shape::Pattern("^dns:.+$")]))
             => "dns:gateways.internal";
-        /// For `"memcached"`: its servers, at least one.
+        /// For shared stores: the servers, at least one; keys are spread over them.
         servers: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:11211"];
-        /// For `"memcached"`: the first part of every key.
+        /// For `"valkey"`: the user as whom the gateway speaks to the servers (ACL); by default the default user.
+        username: () = text() => "gateway";
+        /// For `"valkey"`: the password; also `"file:PATH"` or `"env:NAME"`.
+        password: () = text() => "file:valkey-password";
+        /// For `"valkey"`: the number of the database.
+        database: u16 = number(0, 65_535), 0;
+        /// For `"valkey"`: TLS to the servers.
+        tls: () = shaped(Shape::Table(&upstream_tls::TABLE));
+        /// For shared stores: the first part of every key.
         prefix: () = text(), "gw";
-        /// For `"memcached"`: the longest time that a request waits for it.
+        /// For shared stores: the longest time that a request waits for a server.
         timeout: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(10)), "25ms";
-        /// For `"memcached"`: what happens while it is away: `"local"` counts requests in this process, `"allow"` lets them
+        /// For shared stores: what happens while a server is away: `"local"` counts requests in this process, `"allow"` lets them
         /// pass uncounted, `"reject"` answers 503.
         on_error: OnError =
             words(&[("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)]), "local";
-        /// For `"memcached"`: confirms each admission first, so that several gateways together never exceed the limit.
+        /// For shared stores: confirms each admission first, so that several gateways together never exceed the limit.
         strict: bool = flag(), false;
     }
 }
