@@ -56,13 +56,15 @@ impl Protocol for Valkey {
         let mut question = Vec::new();
         frames::write([b"TIME"], &mut question);
         frames::write([b"INFO", b"stats"], &mut question);
-        let asked = async {
+        let exchange = async {
             let mut socket = Socket::open(address.to_owned(), self).await?;
             socket.ask(question, statistics).await
         };
+        // The time limit needs the runtime when it is made.
+        let asked = async { timeout(TIMEOUT, exchange).await };
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
         // Other code notices that a server does not answer, and one may refuse just these commands.
-        runtime.block_on(timeout(TIMEOUT, asked)).ok()?.ok()
+        runtime.block_on(asked).ok()?.ok()
     }
 
     fn write_note(&self, name: &str, command: NoteCommand<'_>, out: &mut Vec<u8>) {
