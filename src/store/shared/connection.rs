@@ -7,10 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::link::LinkFailure;
 use super::protocol::Protocol;
@@ -25,6 +26,9 @@ pub(super) enum Connection {
     Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
     Open(Socket),
 }
+
+/// The bytes of a connection, plain or encrypted.
+type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A socket to a server that has answered the greeting.
 pub(super) struct Socket {
@@ -75,7 +79,7 @@ impl Socket {
     ) -> impl Future<Output = Result<Self, LinkFailure>> + Send + use<> {
         let (tls, mut greeting) = (protocol.tls().cloned(), protocol.greeting());
         async move {
-            let stream = Stream::open(&address, tls.as_ref()).await?;
+            let stream = connect(&address, tls.as_ref()).await?;
             let input = BytesMut::with_capacity(INPUT);
             let mut socket = Self { stream, output: Vec::new(), written: 0, input };
             while !greeting.proceed(&socket.input, &mut socket.output)? {
@@ -123,57 +127,17 @@ impl Socket {
     }
 }
 
-/// The bytes of a connection, encrypted or not.
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Stream {
-    async fn open(address: &str, tls: Option<&UpstreamTls>) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let Some(UpstreamTls { server_name, settings, .. }) = tls else { return Ok(Self::Plain(stream)) };
-        let name = match server_name {
-            Some(name) => name.clone(),
-            None => {
-                let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-                ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?
-            }
-        };
-        let stream = TlsConnector::from(settings.config()).connect(name, stream).await?;
-        Ok(Self::Tls(Box::new(stream)))
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+async fn connect(address: &str, tls: Option<&UpstreamTls>) -> io::Result<Stream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let Some(UpstreamTls { server_name, settings, .. }) = tls else { return Ok(Stream::Left(stream)) };
+    let name = match server_name {
+        Some(name) => name.clone(),
+        None => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?
         }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
+    };
+    let stream = TlsConnector::from(settings.config()).connect(name, stream).await?;
+    Ok(Stream::Right(Box::new(stream)))
 }
