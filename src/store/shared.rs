@@ -64,7 +64,7 @@ pub struct Shared {
 }
 
 /// What the servers of this store understand.
-fn protocol(config: &config::SharedStore) -> Arc<dyn Protocol> {
+fn protocol_of(config: &config::SharedStore) -> Arc<dyn Protocol> {
     match &config.software {
         Software::Memcached => Arc::new(Memcached),
         Software::Valkey(login) => Arc::new(Valkey::new(login.clone(), &config.prefix)),
@@ -215,7 +215,7 @@ impl Shared {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(config: &config::SharedStore, workers: usize) -> io::Result<Self> {
-        let protocol = protocol(config);
+        let protocol = protocol_of(config);
         let common = Common::new(config, &*protocol, workers);
         let (done, is_done) = watch::channel(());
         let setup = Setup { config: config.clone(), protocol: protocol.clone(), common: common.clone(), _done: done };

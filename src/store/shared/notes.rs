@@ -34,7 +34,7 @@ impl fmt::Debug for Notes {
 impl Notes {
     pub fn new(config: &SharedStore) -> Self {
         let SharedStore { servers, prefix, .. } = config.clone();
-        Self { protocol: super::protocol(config), servers, prefix }
+        Self { protocol: super::protocol_of(config), servers, prefix }
     }
 
     /// Writes the note of this subject, unless there is one. Returns whether there was none.
