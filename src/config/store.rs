@@ -102,7 +102,7 @@ pub struct Login {
     /// Empty if there is none.
     pub password: Password,
     pub database: u16,
-    pub tls: Option<UpstreamTls>,
+    pub tls: Option<Box<UpstreamTls>>,
 }
 
 /// Nothing shows it.

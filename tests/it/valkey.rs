@@ -78,7 +78,8 @@ fn a_wrong_password_is_told_at_the_start_and_shown_nowhere() {
     let (wrong, none) = (gateway(&valkey, "password = \"wrong-one\""), gateway(&valkey, ""));
     refused(&wrong, "HELLO", "WRONGPASS");
     refused(&none, "HELLO", "NOAUTH");
-    let shown = wrong.log().join("\n") + &wrong.admin("/api/config").text() + &wrong.admin("/metrics").text();
+    let pages = ["/api/config", "/metrics"].map(|path| wrong.admin(path).text().to_owned());
+    let shown = wrong.log().concat() + &pages.concat();
     assert!(!shown.contains("wrong-one"), "{shown}");
 }
 

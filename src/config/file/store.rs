@@ -91,7 +91,7 @@ fn login(section: &Section<'_>, password: Option<String>, system: &SystemAuthori
         username: username.unwrap_or_default(),
         password: Password::new(password.unwrap_or_default()),
         database: section.read(&store::database),
-        tls: tls.and_then(|(section, servers)| upstream_tls::read(Some(section), &servers, system)),
+        tls: tls.and_then(|(section, servers)| upstream_tls::read(Some(section), &servers, system)).map(Box::new),
     }
 }
 

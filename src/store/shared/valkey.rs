@@ -41,7 +41,7 @@ impl Protocol for Valkey {
     }
 
     fn tls(&self) -> Option<&UpstreamTls> {
-        self.login.tls.as_ref()
+        self.login.tls.as_deref()
     }
 
     fn greeting(&self) -> Box<dyn Greeting> {
