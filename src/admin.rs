@@ -4,30 +4,22 @@
 //! sends results through a channel. Each answer, except to a probe, is one turn of the thread, so all clients get equal turns.
 
 pub mod describe;
-mod key_override;
-mod limit_path;
-pub mod outcome_groups;
 pub mod dashboard;
 mod families;
 mod guesses;
 mod access;
-mod bans;
 mod body;
 mod history;
 mod keys;
 mod limits;
 mod overrides;
 mod certificates;
-mod temporary;
 mod page;
 mod reload;
-mod recent_reloads;
 mod upstreams;
 mod source;
-mod top_keys;
 mod metrics;
-mod numbers;
-mod event_streams;
+pub mod numbers;
 mod events;
 mod connections;
 
@@ -67,16 +59,14 @@ use dashboard::State;
 use events::Events;
 use guesses::Peer;
 use keys::KeyPath;
-use limit_path::LimitPath;
+use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
-pub use key_override::KeyOverride;
+pub use limits::KeyMask;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
-pub use recent_reloads::RecentReloads;
-pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use source::{ConfigOrigin, RemoteStatus};
-pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
@@ -266,7 +256,7 @@ async fn admit<'a>(
     let config = view.config.load_full();
     let Some(admin) = &config.admin else {
         // A reload has removed the section, and with it the token. The connection is older.
-        let why = "This gateway has no admin listener any more.";
+        let why = "This gateway no longer has an admin listener.";
         return Err(respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)));
     };
     let is_open = resource.is_some_and(Resource::is_open);
@@ -312,8 +302,8 @@ async fn respond(
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),
-        Resource::Bans(path) => bans::show(view, path),
-        Resource::Overrides(path) => temporary::show(view, path),
+        Resource::Bans(path) => limits::show_bans(view, path),
+        Resource::Overrides(path) => limits::show_overrides(view, path),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await

@@ -8,10 +8,9 @@ pub mod probe;
 pub mod admin_client;
 mod source;
 mod told_request;
-mod values;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -37,6 +36,10 @@ use simulate::Format;
 use source::Options;
 
 const INVALID: u8 = 2;
+const FAILED: u8 = 1;
+
+/// Runs as it is.
+const EXAMPLE: &str = include_str!("../gateway.toml");
 
 /// The longest time to read the files.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
@@ -61,108 +64,92 @@ fn loaded<T: Send + 'static, E: From<Problems> + Send + 'static>(
     loading.wait().unwrap_or_else(|error| Err(unreadable(error).into()))
 }
 
+/// What is said on standard error before the process ends with this code.
+struct Failure {
+    text: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The command line or the configuration is wrong.
+    fn invalid(why: impl fmt::Display) -> Self {
+        Self { text: format!("error: {why}"), code: INVALID }
+    }
+
+    fn other(text: String) -> Self {
+        Self { text, code: FAILED }
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        Self { text: problems.to_string(), code: INVALID }
+    }
+}
+
 pub fn run() -> ExitCode {
-    let Cli { config, config_every, state_dir, watch, command } = Cli::parse();
+    try_run(Cli::parse()).unwrap_or_else(|Failure { text, code }| {
+        complain(&text);
+        ExitCode::from(code)
+    })
+}
+
+fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Result<ExitCode, Failure> {
     let name = match (config, &command) {
         (Some(_), Some(Command::Top(_))) => {
-            complain("error: top reads no configuration: name the gateway with --admin");
-            return ExitCode::from(INVALID);
+            return Err(Failure::invalid("top reads no configuration: name the gateway with --admin"));
         }
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
             let file = file.to_string_lossy();
-            complain(&format!("error: both --config and {file} name a configuration: remove one of them"));
-            return ExitCode::from(INVALID);
+            return Err(Failure::invalid(format!("both --config and {file} name a configuration: remove one of them")));
         }
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (name, _) => name.unwrap_or(OsString::from("gateway.toml")),
     };
     let options = Options { every: config_every, state: state_dir, watch };
-    let source = match source::named(name, &options) {
-        Ok(source) => source,
-        Err(why) => {
-            complain(&format!("error: {why}"));
-            return ExitCode::from(INVALID);
-        }
-    };
+    let source = source::named(name, &options).map_err(Failure::invalid)?;
     let read_since = clock::now();
-    let with_config = |run: &dyn Fn(Config) -> ExitCode| match load(&source) {
-        Ok(config) => run(config),
-        Err(problems) => {
-            complain(&problems.to_string());
-            ExitCode::from(INVALID)
-        }
-    };
     match &command {
         Some(Command::Top(asked)) => topped(asked),
-        Some(Command::Schema) => printed(&format!("{:#}\n", config::schema())),
+        Some(Command::Schema) => Ok(printed(&format!("{:#}\n", config::schema()))),
+        Some(Command::Check { example: true, .. }) => Ok(printed(EXAMPLE)),
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
         Some(Command::Check { json, against, .. }) => {
-            with_config(&|config| checked(config, source::state(&options).as_deref(), *json, against.clone()))
+            checked(load(&source)?, source::state(&options).as_deref(), *json, against.clone())
         }
-        Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
-        Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
+        Some(Command::Explain(asked)) => explained(&load(&source)?, asked),
+        Some(Command::Simulate(asked)) => simulated(&load(&source)?, asked),
         None => {
-            let prepared = match Prepared::new() {
-                Ok(prepared) => prepared,
-                Err(error) => {
-                    complain(&format!("cannot start: {error}"));
-                    return ExitCode::FAILURE;
-                }
-            };
-            match load_first(&source) {
-                Ok(loaded) => {
-                    serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
-                }
-                Err(why) => {
-                    complain(&why.to_string());
-                    // A supervisor may try again.
-                    if why.is_away { ExitCode::FAILURE } else { ExitCode::from(INVALID) }
-                }
-            }
+            let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
+            // If the source is away, a supervisor may try again.
+            let no_start =
+                |why: NoStart| Failure { text: why.to_string(), code: if why.is_away { FAILED } else { INVALID } };
+            let loaded = load_first(&source).map_err(no_start)?;
+            serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
         }
     }
 }
 
-fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsString>) -> ExitCode {
-    let issued = match acme::stored(&config, state) {
-        Ok((issued, unread)) => {
-            if let Some(error) = unread {
-                complain(&format!("warning: a certificate of the authority is not known: {error}"));
-            }
-            issued
-        }
-        Err(why) => {
-            complain(&format!("error: {why}"));
-            return ExitCode::from(INVALID);
-        }
-    };
+fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsString>) -> Result<ExitCode, Failure> {
+    let (issued, unread) = acme::stored(&config, state).map_err(Failure::invalid)?;
+    if let Some(error) = unread {
+        complain(&format!("warning: a certificate of the authority is not known: {error}"));
+    }
     let config = &config.with_issued(issued.as_ref());
     let mut text = if json { format!("{:#}\n", describe::json(config)) } else { describe::describe(config) };
     let mut is_refused = false;
     if let Some(name) = against {
-        let described =
-            source::named(name, &Options::default()).map_err(|why| format!("error: {why}")).and_then(|source| {
-                let running = load(&source).map_err(|problems| problems.to_string())?;
-                Ok(describe::describe_reload(&source, &running, config))
-            });
-        match described {
-            Ok(Ok(described)) => text += &described,
-            Ok(Err(refused)) => {
-                text += &refused;
-                is_refused = true;
-            }
-            Err(why) => {
-                complain(&why);
-                return ExitCode::from(INVALID);
-            }
-        }
+        let source = source::named(name, &Options::default()).map_err(Failure::invalid)?;
+        let described = describe::describe_reload(&source, &load(&source)?, config);
+        is_refused = described.is_err();
+        text += &described.unwrap_or_else(|refused| refused);
     }
     if !config.warnings.is_empty() {
         complain(&config.warnings.to_string());
     }
     let printed = printed(&text);
-    if is_refused { ExitCode::from(INVALID) } else { printed }
+    Ok(if is_refused { ExitCode::from(INVALID) } else { printed })
 }
 
 fn printed(text: &str) -> ExitCode {
@@ -171,49 +158,24 @@ fn printed(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn probed(source: &ConfigSource, probe: Probe) -> ExitCode {
-    let admin = match source.load_admin() {
-        Ok(admin) => admin,
-        Err(problems) => {
-            complain(&problems.to_string());
-            return ExitCode::from(INVALID);
-        }
-    };
-    match probe.ask(admin.as_ref()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("error: {error}"));
-            if error.is_configuration() { ExitCode::from(INVALID) } else { ExitCode::FAILURE }
-        }
-    }
+fn probed(source: &ConfigSource, probe: Probe) -> Result<ExitCode, Failure> {
+    probe.ask(source.load_admin()?.as_ref()).map_err(|error| Failure {
+        text: format!("error: {error}"),
+        code: if error.is_configuration() { INVALID } else { FAILED },
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn topped(asked: &Top) -> ExitCode {
-    let token = match TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE)) {
-        Ok(token) => token,
-        Err(why) => {
-            complain(&format!("error: {why}"));
-            return ExitCode::from(INVALID);
-        }
-    };
-    match top::run(&AdminClient::new(asked.admin.clone(), token)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+fn topped(asked: &Top) -> Result<ExitCode, Failure> {
+    let token = TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE));
+    let client = AdminClient::new(asked.admin.clone(), token.map_err(Failure::invalid)?);
+    top::run(&client).map_err(|error| Failure::other(format!("error: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn serve(prepared: Prepared, start: Start) -> ExitCode {
-    let logging = match log::start(&start.loaded.config.log) {
-        Ok(logging) => logging,
-        Err(error) => {
-            complain(&in_full(&error));
-            return ExitCode::FAILURE;
-        }
-    };
-    match process::run(prepared, start, &logging) {
+fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
+    let logging = log::start(&start.loaded.config.log).map_err(|error| Failure::other(in_full(&error)))?;
+    Ok(match process::run(prepared, start, &logging) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {
@@ -221,42 +183,29 @@ fn serve(prepared: Prepared, start: Start) -> ExitCode {
             logging.write(&format!("{}\n", in_full(&error)));
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
-fn explained(config: &Config, asked: &Explain) -> ExitCode {
+fn explained(config: &Config, asked: &Explain) -> Result<ExitCode, Failure> {
     let (mut head, ()) = Request::new(()).into_parts();
     let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
     (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
     head.headers.extend(asked.header.iter().cloned());
     let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
-    match explain::explain(config, question) {
-        Ok(text) => printed(&text),
-        Err(why) => {
-            complain(&format!("error: {why}"));
-            ExitCode::from(INVALID)
-        }
-    }
+    explain::explain(config, question).map(|text| printed(&text)).map_err(Failure::invalid)
 }
 
-fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
+fn simulated(config: &Config, asked: &Simulate) -> Result<ExitCode, Failure> {
     // Reports a file that cannot be written before all logs are read.
     if let Some(path) = &asked.html
         && let Err(error) = File::options().write(true).create(true).truncate(false).open(path)
     {
-        complain(&format!("error: {} cannot be written: {error}", path.display()));
-        return ExitCode::from(INVALID);
+        return Err(Failure::invalid(format!("{} cannot be written: {error}", path.display())));
     }
     let Simulate { json, suggest, field, reorder, host, logs, .. } = asked;
     let question =
         simulate::Question { logs: logs.clone(), fields: field.clone(), reorder: *reorder, host: host.clone() };
-    let report = match simulate::simulate(config, &question) {
-        Ok(report) => report,
-        Err(why) => {
-            complain(&format!("error: {why}"));
-            return ExitCode::from(INVALID);
-        }
-    };
+    let report = simulate::simulate(config, &question).map_err(Failure::invalid)?;
     let format = match (json, suggest) {
         (true, suggest) => Format::Json { suggest: *suggest },
         (false, true) => Format::Toml,
@@ -270,7 +219,7 @@ fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
         problems.push(format!("{} cannot be written: {error}", path.display()));
     }
     problems.iter().for_each(|problem| complain(&format!("error: {problem}")));
-    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn in_full(error: &dyn std::error::Error) -> String {

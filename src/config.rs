@@ -3,49 +3,42 @@
 //! A [`Document`] is the only way to make one, for running, checking and reloading alike. Where its bytes come from is not known
 //! here. But the files that it names are read here, so their problems are reported at the key that names them.
 
-pub mod regular_file;
-pub mod state_folder;
-pub mod known_keys;
-pub mod overrides;
 mod texts;
-mod unclosed;
 mod report;
-mod reload_error;
+mod syntax;
 mod read;
 mod values;
 mod kinds;
-mod settings;
-mod schema;
+pub mod regular_file;
+pub mod state_folder;
+mod secret;
+mod content;
+mod pem_files;
+mod acme;
+mod tls;
+mod server;
+mod key;
+mod jwt;
+pub mod known_keys;
+pub mod overrides;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod upstream;
+mod store;
+mod limit;
+mod route;
+mod decisions;
+mod admin;
+mod log;
+mod tracing;
 mod file;
+mod spellings;
 mod check;
 mod advice;
 mod merge;
-mod variables;
 mod document;
-mod acme;
-mod tls;
-mod upstream;
-mod anew;
-mod spellings;
-mod template;
-mod header_changes;
-mod cors;
-mod jwt;
-#[cfg(feature = "postgres")]
-mod postgres;
-#[cfg(not(feature = "postgres"))]
-mod without_postgres;
-mod quotas;
-mod log;
-mod server;
-mod store;
-mod key;
-mod on_limit;
-mod ban;
-mod slow;
-mod limit;
-mod token_cost;
-mod route;
+mod schema;
+mod reload;
 #[cfg(test)]
 mod tests;
 
@@ -54,46 +47,41 @@ use std::path::{Path, PathBuf};
 
 use crate::net::tls::{Identity, TlsSettings};
 
-pub use acme::{Acme, Challenge, ChallengeSecret, ExternalAccount};
-pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
-pub use ban::{Ban, BanResponse};
-pub use cors::{Cors, OriginPattern};
+pub use acme::{Acme, Challenge, ChallengeSecret};
+pub use admin::{Access, Admin, AdminAddress, AdminToken};
+pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
-pub use file::{
-    Access, Admin, AdminAddress, AdminToken, Collector, Decisions, DescriptorRule, Tracing, quota_rates,
-    temporary_again, temporary_override,
-};
-pub use header_changes::{HeaderChanges, HeaderText, is_secret};
+pub use file::Word;
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
-pub use limit::{Cost, HeaderStyle, Limit, Tiers};
+pub use kinds::UNLIMITED;
+#[cfg(not(feature = "postgres"))]
+pub use limit::PostgresUrl;
+pub use limit::{
+    Ban, BanResponse, Cost, HeaderStyle, HttpQuotas, Limit, ModelWeights, OnExhausted, OnLimit, PostgresSettings,
+    QuotaServer, Quotas, Role, SentKey, Slow, Tiers, TokenCost, WithoutUsage, quota_rates, temporary_again,
+    temporary_override,
+};
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
-pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
-pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use read::AtStart;
-pub use reload_error::ReloadError;
+pub use reload::{Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
 pub use report::Problems;
 pub use route::{
-    Action, DEFAULT_PRIORITY, HIGHEST_PRIORITY, HeaderMatch, Host, PathPattern, Redirect, Route, Scheme, Segment,
-    SentPath,
+    Action, Cors, DEFAULT_PRIORITY, HIGHEST_PRIORITY, HeaderChanges, HeaderMatch, HeaderText, Host, OriginPattern,
+    PathPattern, Redirect, Route, Scheme, Segment, SentPath, Template, TemplatePart, is_secret,
 };
 pub use schema::schema;
-pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed, UNLIMITED};
-pub use settings::Word;
-pub use slow::Slow;
+pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
 pub use store::{Login, OnError, Password, Share, SharedStore, Software, Store, StoreType};
-pub use template::{Template, TemplatePart};
-pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
+pub use tls::{CertificateFiles, Tls};
+pub use tracing::{Collector, Tracing};
 pub use upstream::{
     AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,
     UpstreamTls,
 };
 pub use values::document_url;
-#[cfg(not(feature = "postgres"))]
-pub use without_postgres::PostgresUrl;
 
 /// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.
 ///

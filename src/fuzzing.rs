@@ -240,8 +240,8 @@ fn placed(problems: &Problems, text: &str) {
     }
 }
 
-/// Answers of Memcached, or of Valkey, to a few commands of each kind: they are never read past their end, and the pieces in which they come
-/// do not matter.
+/// Answers of Memcached, or of Valkey, to a few commands of each kind: they are never read past their end, and the pieces in
+/// which they come do not matter.
 fn answers(bytes: &[u8]) {
     let protocols: [&dyn Protocol; 2] = [&Memcached, &Valkey::new(Login::default(), "gw")];
     protocols.into_iter().for_each(|protocol| answers_of(protocol, bytes));

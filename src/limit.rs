@@ -62,7 +62,6 @@
 mod calendar;
 mod rate;
 mod log;
-mod low_water;
 mod extension;
 mod counting;
 mod sliding_window;

@@ -5,24 +5,26 @@ pub mod tls;
 pub mod fetch;
 mod client_socket;
 mod client_stream;
-mod listen;
 mod preamble;
 mod rewound;
-mod resolver;
 mod names;
 
+use std::fs::{self, Permissions};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-pub use client_stream::ClientStream;
-pub use listen::{Traffic, bind, bind_unix, is_v6_only};
-pub use names::Names;
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::check as check_preamble;
+
+pub use client_stream::ClientStream;
+pub use names::Names;
 pub use preamble::{Preamble, PreambleError};
 pub use rewound::{Duplex, Rewound};
 
@@ -48,8 +50,88 @@ pub fn network_of(client: IpAddr) -> IpAddr {
     }
 }
 
+/// Connections that may wait in the kernel.
+const BACKLOG: i32 = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    Requests,
+    /// Other proxies ask about requests of their clients.
+    Decisions,
+}
+
+/// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
+/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the system's default. With `alone`
+/// it fails if any process uses the port; otherwise this process may already use the port for another address.
+///
+/// # Errors
+/// When the address does not belong to this machine, is not allowed, or is in use, also by another gateway.
+pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool, alone: bool) -> io::Result<Vec<std::net::TcpListener>> {
+    if alone && address.port() != 0 {
+        // With SO_REUSEPORT a second gateway would share the port without an error. A plain socket detects that.
+        socket(address, v6_only, false)?;
+    }
+    let first = socket(address, v6_only, true)?;
+    let address = first.local_addr()?;
+    let mut bound = vec![first];
+    for _ in 1..sockets {
+        bound.push(socket(address, v6_only, true)?);
+    }
+    Ok(bound)
+}
+
+/// Whether a socket for `address` must not accept IPv4, because one of `all` is an IPv4 address with the same port.
+pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
+    // Each socket for port 0 gets its own port.
+    address.is_ipv6() && address.port() != 0 && all.iter().any(|one| one.is_ipv4() && one.port() == address.port())
+}
+
+/// For the owner and the group.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Binds a Unix socket to `path`. Replaces the socket of a process that has ended.
+///
+/// # Errors
+/// When another process listens there, the path is something other than a socket, or its folder cannot be written.
+pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
+    let address = SockAddr::unix(path)?;
+    if is_socket {
+        let trial = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // Otherwise `connect` would wait for a process that does not accept.
+        trial.set_nonblocking(true)?;
+        if trial.connect(&address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            fs::remove_file(path)?;
+        }
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&address)?;
+    // Nobody can connect before `listen`, so nobody connects before the mode is set.
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    socket.set_nonblocking(true)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(v6_only)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    // Connections inherit this from their listener.
+    socket.set_tcp_keepalive(&KEEP_ALIVE)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
@@ -61,6 +143,38 @@ mod tests {
             ("::1", "::"),
         ] {
             assert_eq!(network_of(client.parse().unwrap()), counted.parse::<IpAddr>().unwrap(), "{client}");
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_replaces_one_that_nobody_listens_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let first = bind_unix(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        let second = bind_unix(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file of somebody").unwrap();
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
+    }
+
+    #[test]
+    fn an_ipv6_wildcard_accepts_ipv4_unless_that_is_listed() {
+        for (address, all, v6_only) in [
+            ("[::]:80", &["[::]:80"][..], false),
+            ("[::]:80", &["[::]:80", "0.0.0.0:81"], false),
+            ("[::]:80", &["0.0.0.0:80", "[::]:80"], true),
+            ("[::]:80", &["[::]:80", "127.0.0.1:80"], true),
+            ("0.0.0.0:80", &["0.0.0.0:80", "[::]:80"], false),
+            ("[::]:0", &["0.0.0.0:0", "[::]:0"], false),
+        ] {
+            let all: Vec<SocketAddr> = all.iter().map(|one| one.parse().unwrap()).collect();
+            assert_eq!(is_v6_only(address.parse().unwrap(), &all), v6_only, "{address} of {all:?}");
         }
     }
 }

@@ -5,66 +5,53 @@ mod apply;
 mod control;
 mod counters_file;
 mod file_watch;
-mod inherited;
 mod listeners;
 mod overrides;
-mod polls;
 mod reload;
 mod service_manager;
 mod signals;
 mod source;
 mod stores;
+mod summary;
 mod workers;
 
-use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::{self, available_parallelism};
-use std::time::Duration;
+use std::thread::available_parallelism;
 use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
-use crate::base::metrics::{Counter, PerWorker};
-use crate::base::random::Random;
-use crate::base::readiness::Readiness;
+use crate::base::metrics::PerWorker;
 use crate::base::threads::local_runtime;
 use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
-use crate::proxy::log::{Logging, panic_text};
+use crate::proxy::log::Logging;
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::proxy::telemetry::AccessLogger;
-use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
+use crate::proxy::telemetry::AccessLogOutput;
 use crate::request::decide::TemporaryOverrides;
-use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
-use crate::sources::acme::{AcmeSources, Challenges};
+use crate::server::{self, Stage, TrafficLimits};
+use crate::sources::acme::AcmeSources;
 use crate::sources::jwks;
 use crate::store::Store;
-use crate::upstream::ConnectionPools;
 
 use apply::{InForce, share_first, start_echo, warn, warn_of_source};
 use control::Control;
 use file_watch::Watches;
-use inherited::InheritedSockets;
 use listeners::Listeners;
 use overrides::Overrides;
-use polls::Polls;
-use reload::{Reloads, Waiters};
-use service_manager::Watchdog;
+use reload::{Polls, Reloads, Waiters};
+use service_manager::{InheritedSockets, Watchdog};
 use signals::{EarlySignals, Signals};
 pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
+use workers::Plan;
 
 #[derive(Debug)]
 pub enum StartError {
@@ -167,6 +154,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let plan = listeners.open().plan(None, &config, &mut inherited)?;
     inherited.warn_of_rest();
     listeners.apply(plan);
+    summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
@@ -183,7 +171,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), Some(document)) = (source.remote(), &document) {
@@ -226,11 +214,11 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
         let readiness = in_force.view.readiness.clone();
-        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats, readiness };
-        start_worker(plan, gateway.clone(), done.clone())?;
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
+        workers::start(plan, gateway.clone(), done.clone())?;
     }
     drop(done);
 
@@ -266,98 +254,10 @@ fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) 
     let limits = TrafficLimits::new(&config.server, auto);
     let max_connections = limits.of(Traffic::Requests).counts().most;
     let upstream_connections = all.saturating_sub(kinds * max_connections.min(auto));
-    tracing::info!(max_connections, upstream_connections, file_handles, "limits");
+    tracing::info!(max_connections, upstream_connections, file_handles, "connection limits");
     if max_connections > auto {
         let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
         tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
     }
     (limits, upstream_connections)
-}
-
-/// Starts the thread of a worker. It reports to `done` when it has served its last request, or why it has ended.
-fn start_worker(
-    plan: Plan,
-    gateway: Arc<ArcSwap<Snapshot>>,
-    done: mpsc::UnboundedSender<(usize, io::Result<usize>)>,
-) -> io::Result<()> {
-    let index = plan.index;
-    thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        // Without a receiver, the process is about to end.
-        let served = |served| _ = done.send((index, served));
-        if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
-            let _ = done.send((index, Err(error)));
-        }
-    })?;
-    Ok(())
-}
-
-fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    // Nothing that the thread leaves behind is used again.
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
-}
-
-struct Plan {
-    index: usize,
-    listeners: mpsc::UnboundedReceiver<ListenerChange>,
-    stores: mpsc::UnboundedReceiver<Arc<Store>>,
-    tls: Arc<ListenerTls>,
-    challenges: Arc<Challenges>,
-    limits: TrafficLimits,
-    stage: watch::Receiver<Stage>,
-    logger: AccessLogger,
-    heartbeats: Arc<PerWorker<Counter>>,
-    readiness: Arc<Readiness>,
-}
-
-/// Serves requests until the process is told to stop, and reports to `served` how many requests were cut off. Then runs the
-/// background work of its stores until they are closed.
-async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
-    let pools = Rc::new(ConnectionPools::default());
-    let mut background = JoinSet::new();
-    let (watched, in_force) = (pools.clone(), gateway.clone());
-    background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
-    let sampler = snapshots.sampler().clone();
-    let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
-    let body_memory = BodyMemory::default();
-    let index = plan.index;
-    let worker = Rc::new(Worker { index, snapshots, pools, tokens, body_memory, random, challenges, readiness });
-    let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
-    background.spawn_local(async move {
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            sampling.next_second();
-            heartbeats.of(regular.index).one();
-            // Without requests, only this line releases a snapshot that is no longer in force.
-            drop(regular.snapshots.current());
-        }
-    });
-    let mut carrying = pin!(stores::carry(plan.stores, plan.index));
-    let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
-    let ended = tokio::select! {
-        ended = server::run(plan.listeners, plan.tls, plan.challenges, plan.limits, plan.stage, connected) => ended?,
-        error = server::panicked(&mut background) => return Err(error),
-        // A worker always has a store.
-        () = &mut carrying => return Err(io::Error::other("its stores were closed")),
-    };
-    sampler.next_second();
-    served(Ok(ended));
-    carrying.await;
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_an_error_that_says_what_happened() {
-        assert!(whole(|| Ok(())).is_ok());
-        assert_eq!(whole::<()>(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
-        let panics: [fn() -> io::Result<()>; 2] = [|| panic!("a bug"), || panic!("a bug in {}", "here")];
-        let texts = panics.map(|panic| whole(panic).unwrap_err().to_string());
-        assert_eq!(texts, ["it panicked: a bug", "it panicked: a bug in here"]);
-    }
 }

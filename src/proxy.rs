@@ -10,21 +10,13 @@ mod worker_snapshot;
 mod body_memory;
 mod inspection;
 mod token_meter;
-mod metering;
 mod arrival;
-mod asked;
 mod envoy;
-mod challenge;
-mod local_answer;
 mod decided;
-mod quotas;
-mod response_changes;
+mod finish;
 mod tunnel;
 mod forward;
-mod refusal;
-mod priority;
 mod deciding;
-mod target;
 
 use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
@@ -32,47 +24,52 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Response, StatusCode, Uri};
 use http_body::Body;
 
-use crate::base::clock::{self, Time};
+use crate::base::clock;
 use crate::base::http::header_list;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
-use crate::config::{AccessLog, PathRules, Redirect};
+use crate::config::{AccessLog, Challenge, PathRules, Redirect};
 use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, Asker, CostKnown, Decision, DecisionState, RouteLimit};
+use crate::request::decide::{Asker, CostKnown, DecisionState};
+use crate::request::identify::KeyCache;
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
-use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, NextStep, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::sources::acme::Challenges;
 use crate::upstream::{BoundConnections, ConnectionPools};
 
-use respond::LocalResponse;
 use respond::rate_limit_headers::RefusalCache;
-use respond::redirect::{self, RedirectedRequest};
-use snapshot::{Action, CompiledRoute, Forwarding};
+use respond::{LocalResponse, redirect};
+use snapshot::{Action, Forwarding};
 use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord};
 
 pub use body_memory::BodyMemory;
-pub use decided::settle;
+pub use decided::{refuse, settle};
+pub use finish::ResponseChanges;
 pub use inspection::read as read_body;
-pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
-use arrival::Arrival;
-use asked::asked;
+use arrival::{Arrival, asked};
+use decided::{begin_metering, refused};
 use deciding::{Decided, Deciding};
+use finish::{Finish, fill};
 use forward::UpstreamCall;
-use local_answer::{Finish, fill};
 use tunnel::Waits;
+
+/// The path before the token of a challenge, as the certificate authority sends it (http-01, RFC 8555, section 8.3). Other
+/// spellings are not challenges.
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 pub struct Worker {
     pub index: usize,
@@ -117,9 +114,7 @@ impl ConnectionContext {
             bound: Rc::default(),
         }
     }
-}
 
-impl ConnectionContext {
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.tls.as_ref()?.certificate.as_ref()
     }
@@ -172,10 +167,11 @@ impl Handler for ConnectionContext {
         let entry = (gateway.access_log != AccessLog::Off)
             .then(|| AccessLogEntry { via: self.via(), ..AccessLogEntry::new(self.peer) });
         let (method, outcome) = (MethodClass::Other, Outcome::Refused);
-        let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status) };
+        let (now, micros) = (clock::now(), clock::micros(took));
+        let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status), at: now, micros };
         let id = RequestId::new(&self.worker.random);
-        gateway.recorder(None).close(end, clock::micros(took), &id, entry.as_ref());
-        respond::bad_head(status, reason, &id, clock::now())
+        gateway.recorder(None).close(end, &id, entry.as_ref());
+        respond::bad_head(status, reason, &id, now)
     }
 }
 
@@ -198,7 +194,7 @@ async fn serve(
     let head = &*head;
     let received = connection.arrived(head, body.as_ref(), *ambiguity, refused_status.is_some());
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
-    let (challenge, route) = challenge::token(connection, head).map_or((None, route), |token| (Some(token), None));
+    let (challenge, route) = challenge_token(connection, head).map_or((None, route), |token| (Some(token), None));
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Lazy because most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
@@ -217,13 +213,8 @@ async fn serve(
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
         NextStep::Refuse(why) => {
-            let answer = refusal::answer(&why, &mut record);
-            return Finish::new(Some(&changes), head, refused_status).respond(
-                response,
-                record,
-                Outcome::Refused,
-                answer,
-            );
+            let (outcome, answer) = (Outcome::Refused, refused(&why, &mut record));
+            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
         }
         NextStep::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
@@ -280,7 +271,7 @@ async fn serve(
         }
     };
     settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
-    metering::begin(&gateway, route, metered, cost, &mut state, &mut record, response);
+    begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
@@ -300,10 +291,10 @@ async fn without_route(
     record: &mut RequestRecord,
 ) -> (Outcome, LocalResponse) {
     if let Some((token, challenges)) = challenge {
-        return challenge::answer(challenges, &target.host, token).await;
+        return answer_challenge(challenges, &target.host, token).await;
     }
     match next {
-        NextStep::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
+        NextStep::Refuse(why) => (Outcome::Refused, refused(&why, record)),
         NextStep::Unrouted | NextStep::Preflight | NextStep::Decide => {
             let allowed = resolver.routes.allowed(&target.host, &target.path, conditions);
             (Outcome::Unrouted, respond::unrouted(&allowed))
@@ -317,8 +308,7 @@ fn template_input<'a>(client: Client, target: &'a Target<'_>, id: &'a RequestId)
 }
 
 pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: PathRules) -> (Outcome, LocalResponse) {
-    let request = RedirectedRequest { host: &target.host, path: &target.path, uri, rules };
-    match redirect::location(redirect, &request) {
+    match redirect::location(redirect, &target.host, &target.path, uri, rules) {
         Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
         None => {
             let why = "The request names no host, which the redirect needs.";
@@ -327,42 +317,24 @@ pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: Pa
     }
 }
 
-/// The response to a request that its limits do not admit. `now` is when they were asked.
-pub fn refuse(
-    route: &CompiledRoute,
-    decision: Decision,
-    state: &mut DecisionState<'_>,
-    attributes: &RequestAttributes<'_>,
-    now: Time,
-    last: &mut RefusalCache,
-) -> LocalResponse {
-    let answer = refusal(route, decision, state, attributes, state.now(now), last);
-    // The charge of a request whose token proved invalid stays, as the response says.
-    state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
-    answer
+/// The token if a certificate authority checks whether the gateway answers for a name. Such a request reaches no route and no
+/// limit, and gets only the answer of its challenge. `None` unless the listener is plain and such challenges are answered.
+fn challenge_token<'a>(connection: &ConnectionContext, head: &'a Parts) -> Option<&'a str> {
+    let is_plain = connection.tls.is_none() && connection.traffic == Traffic::Requests;
+    if !is_plain || !connection.worker.challenges.answer(Challenge::Http01) {
+        return None;
+    }
+    let token = head.uri.path().strip_prefix(CHALLENGES)?;
+    // Other methods are answered like unknown tokens.
+    Some(if matches!(head.method, Method::GET | Method::HEAD) { token } else { "" })
 }
 
-fn refusal(
-    route: &CompiledRoute,
-    decision: Decision,
-    state: &DecisionState<'_>,
-    attributes: &RequestAttributes<'_>,
-    now: Time,
-    last: &mut RefusalCache,
-) -> LocalResponse {
-    let told = &route.rate_limit_headers;
-    match decision {
-        Decision::Rejected => told.reject(&state.outcomes, now, last),
-        Decision::Silenced(place) => told.silence(place),
-        Decision::TooCostly { place, most } => {
-            let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
-            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers);
-            let cost = of_descriptor.or_else(|| route.limits.get(place).map(stated));
-            told.too_costly(place, &cost.unwrap_or_default(), most)
+async fn answer_challenge(challenges: &Challenges, host: &str, token: &str) -> (Outcome, LocalResponse) {
+    match challenges.response(host, token).await {
+        Some(answer) => (Outcome::Responded, respond::with_body(StatusCode::OK, OCTETS, Bytes::from(answer))),
+        None => {
+            let why = "No challenge with this token is under way.";
+            (Outcome::Unrouted, respond::problem(StatusCode::NOT_FOUND, why))
         }
-        Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
-        Decision::NoKey(place) => told.keyless(place),
-        Decision::Admitted | Decision::Unknown => told.unknown(),
     }
 }

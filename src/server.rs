@@ -7,16 +7,11 @@
 mod connection;
 mod connections;
 mod listeners;
-mod file_handles;
 mod connection_limits;
-mod date_header;
 mod worker_state;
 mod time_limits;
 mod lifecycle;
 mod connection_state;
-mod drive;
-mod request_guard;
-mod tunnel;
 mod http1;
 mod http2_errors;
 mod http2;
@@ -24,6 +19,7 @@ mod client_body;
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +34,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 
 pub use client_body::{ClientBody, ClientBodyError};
-pub use connection_limits::{ConnectionCounts, TrafficLimits};
-pub use file_handles::{connections as connections_for, raise as raise_handles};
+pub use connection_limits::{ConnectionCounts, TrafficLimits, connections_for, raise_handles};
+pub use connection_state::RequestGuard;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
@@ -47,8 +43,6 @@ pub(crate) use http2::check_frames;
 pub use http2::{Frames, InterimResponses, PREFACE, Piece, Windows, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
-pub use request_guard::RequestGuard;
-pub use tunnel::{Tunnel, TunnelStream};
 
 use connection::{Registration, serve};
 use connection_limits::{ConnectionLimits, ConnectionPermit};
@@ -56,8 +50,8 @@ use connections::Connections;
 use listeners::Listeners;
 
 use crate::base::reason::Reason;
-use crate::net::Traffic;
 use crate::net::tls::{ClientCertificate, ListenerTls};
+use crate::net::{Duplex, Traffic};
 use crate::sources::acme::Challenges;
 
 /// The smallest size of the HTTP library's buffers: its default. A whole head must fit.
@@ -79,6 +73,12 @@ pub struct IncomingRequest {
     /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset.
     pub is_unanswered: bool,
 }
+
+/// What a handler does with the client's stream once its response has accepted a tunnel. Then both sides have agreed on another
+/// protocol, and only bytes pass.
+pub type Tunnel = Box<dyn FnOnce(TunnelStream) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+pub type TunnelStream = Box<dyn Duplex>;
 
 #[derive(Clone, Debug)]
 pub struct ConnectedClient {
@@ -250,7 +250,7 @@ where
         }
         let client = ConnectedClient { address, tls: None, traffic: self.traffic };
         let (index, state) = self.connections.enter(listener);
-        let registration = Registration::new(self.connections.clone(), index, place);
+        let registration = Registration { connections: self.connections.clone(), index, place };
         spawn_local(serve(stream, client, self.clone(), tls, registration, state));
     }
 }

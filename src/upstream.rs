@@ -46,7 +46,7 @@ pub use bound::BoundConnections;
 pub use connection::UpstreamTunnel;
 pub use connection_limits::{Keep, Keeps};
 pub use delivery::Connections;
-pub use endpoint::{Endpoint, Endpoints, RetryCounts};
+pub use endpoint::{DestinationAddress, Endpoint, Endpoints, RetryCounts};
 pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use tokio::time::sleep;
 
-use super::families::{counter, family};
+use super::families::{counter, counters};
 use super::guesses::{Guesses, Peer};
 use crate::base::clock;
 use crate::base::metrics::Counter;
@@ -98,7 +98,7 @@ impl Gatekeeper {
             Ok(Duration::ZERO) => {}
             Ok(wait) => sleep(wait).await,
             Err(seconds) => {
-                let why = "There were too many wrong tokens from this address.";
+                let why = "This address has sent too many wrong tokens.";
                 let mut response = respond::problem(StatusCode::TOO_MANY_REQUESTS, why);
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 return Err((Reason::TooMany, response));
@@ -110,7 +110,7 @@ impl Gatekeeper {
                 if access == Access::All || !changes(request.method()) {
                     return Ok(());
                 }
-                let why = "The token is the one for reading: this changes something, and needs `token` of [admin].";
+                let why = "This is the token for reading, which cannot change anything: use `token` of [admin].";
                 Err((Reason::ReadToken, respond::problem(StatusCode::FORBIDDEN, why)))
             }
             None => {
@@ -124,12 +124,7 @@ impl Gatekeeper {
     pub(super) fn family(&self) -> MetricFamily {
         let counts = Reason::ALL.iter().zip(&self.refused);
         let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", reason.name())]));
-        family(
-            "gateway_admin_refused_total",
-            "Requests to the admin listener that were refused.",
-            MetricType::COUNTER,
-            counts,
-        )
+        counters("gateway_admin_refused_total", "Requests to the admin listener that were refused.", counts)
     }
 }
 
@@ -177,13 +172,15 @@ fn changes(method: &Method) -> bool {
 fn host<B>(request: &Request<B>) -> Result<Option<&str>, &'static str> {
     let mut lines = request.headers().get_all(HOST).iter();
     let host = match (lines.next(), lines.next()) {
-        (Some(host), None) => Some(host.to_str().map_err(|_| "Host is not valid.")?),
+        (Some(host), None) => Some(host.to_str().map_err(|_| "The Host header is not valid.")?),
         (None, _) if request.version() == Version::HTTP_10 => None,
         (None, _) => return Err("The request has no Host header."),
         (Some(_), Some(_)) => return Err("The request has more than one Host header."),
     };
     match (request.uri().authority().map(http::uri::Authority::as_str), host) {
-        (Some(target), Some(host)) if !target.eq_ignore_ascii_case(host) => Err("Host is not that of the target."),
+        (Some(target), Some(host)) if !target.eq_ignore_ascii_case(host) => {
+            Err("The Host header is not that of the target.")
+        }
         (Some(target), None) => Ok(Some(target)),
         _ => Ok(host),
     }

@@ -31,7 +31,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::either::Either as EitherStream;
 
-use super::event_streams::{self, EventBody};
+use super::events::{self, EventBody};
 use super::guesses::Peer;
 use crate::net::tls::ListenerTls;
 
@@ -160,7 +160,7 @@ impl Open {
         let task = spawn_local(async move {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            let grace = || if is_served_as_stream.get() { event_streams::LIFETIME + GRACE } else { GRACE };
+            let grace = || if is_served_as_stream.get() { events::LIFETIME + GRACE } else { GRACE };
             let Some(tls) = tls else {
                 return serve_connection(builder.serve_connection(TokioIo::new(stream), service), LIFETIME, grace)
                     .await;

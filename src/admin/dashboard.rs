@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::key_override::KeyOverride;
-use super::outcome_groups::RouteNumbers;
-
 /// The event `numbers`: the present state of the gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
@@ -328,4 +325,29 @@ pub struct KeyCount {
     /// At most; it may be too high by `error`.
     pub count: u64,
     pub error: u64,
+}
+
+/// The requests of a route since the start, as the dashboard shows them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteNumbers {
+    pub name: String,
+    /// Those that have ended.
+    pub requests: u64,
+    /// Refused by a limit, as not valid, or because no route takes them.
+    pub refused: u64,
+    /// Nobody could answer them, or the gateway shed them.
+    pub failed: u64,
+}
+
+/// An override of one key by the admin API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyOverride {
+    /// In full or masked.
+    pub key: String,
+    /// Empty if the key is exempt or blocked.
+    pub rates: Vec<String>,
+    pub exempt: bool,
+    pub block: bool,
+    /// In RFC 3339.
+    pub until: String,
 }

@@ -1,9 +1,8 @@
 //! Describes a configuration for `gateway check`.
 
 mod json;
+mod limits;
 mod reload;
-mod store;
-mod tokens;
 mod upstreams;
 
 use std::borrow::Cow;
@@ -15,13 +14,11 @@ use http::{HeaderName, HeaderValue};
 use super::certificates;
 use crate::base::jwt;
 use crate::base::wildcard::Wildcard;
-use crate::config::overrides::Allowance;
 use crate::config::{
-    Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
-    Listener, MaxConnections, Missing, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
-    Store, UNLIMITED, is_secret,
+    Action, Config, Cors, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Listener,
+    MaxConnections, OnError, PathMatching, PathPattern, PathRules, Route, SentPath, Share, Shed, Store, UNLIMITED,
+    is_secret,
 };
-use crate::limit::{Edge, Rate, Strategy};
 use crate::net::Traffic;
 use crate::request::identify::body::BodyInspector;
 use crate::request::route;
@@ -85,7 +82,7 @@ impl Display for Description<'_> {
         config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
         certificates::describe(f, config)?;
         writeln!(f, "\nstore")?;
-        store::describe(f, &config.store)?;
+        store(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;
         let limits = |route: &Route| {
             let names: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
@@ -137,9 +134,44 @@ impl Display for Description<'_> {
             writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
             writeln!(f, "  `gateway check NEW --against OLD`")?;
         }
-        config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
+        config.limits.iter().try_for_each(|limit| limits::describe(f, limit))?;
         writeln!(f, "\nupstreams")?;
         config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
+    }
+}
+
+/// Where the counters are, and which gateways share the limits.
+fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
+    match store {
+        Store::Memory { max_keys, max_memory, snapshot, share } => {
+            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)?;
+            match share {
+                Some(Share::Gateways(gateways)) => {
+                    writeln!(f, "  {gateways} gateways share the limits: this one has its part of every rate")?;
+                }
+                Some(Share::Name(name)) => {
+                    writeln!(f, "  as many gateways share the limits as {name} has addresses, looked up every 5 s")?;
+                }
+                None => {}
+            }
+            match snapshot {
+                Some(path) => writeln!(f, "  saved to {} at the end, and read from it at the start", path.display()),
+                None => Ok(()),
+            }
+        }
+        Store::Shared(shared) => {
+            writeln!(f, "  {} at {}", shared.software.word(), shared.servers.join(", "))?;
+            let away = match shared.on_error {
+                OnError::Local => "are counted in this process",
+                OnError::Allow => "pass and are not counted",
+                OnError::Reject => "are answered 503",
+            };
+            writeln!(f, "  keys begin with {}:", shared.prefix)?;
+            if shared.strict {
+                writeln!(f, "  strict: each admission is confirmed by {} first", shared.software.name())?;
+            }
+            writeln!(f, "  waits at most {:?}; without an answer requests {away}", shared.timeout)
+        }
     }
 }
 
@@ -179,113 +211,6 @@ fn admin(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
         None => writeln!(f, "no admin listener")?,
     }
     Ok(())
-}
-
-fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
-    let mut allowed: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
-    allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
-    writeln!(f, "  {}", limit.name)?;
-    writeln!(f, "    {} per {}", allowed.join(" and "), limit.key)?;
-    match limit.gateways {
-        Some(1) => {}
-        Some(_) => writeln!(f, "    of which this gateway enforces {}", joined(&limit.part(&limit.rates)))?,
-        None => writeln!(f, "    on each gateway, whatever `share` says")?,
-    }
-    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
-    match strategy {
-        Some(Strategy::SlidingWindow { precision, edge }) => {
-            let edge = match edge {
-                Edge::Weighted => "is weighted by its share in the window",
-                Edge::Whole => "counts in full",
-            };
-            let buckets = if *precision == 1 { "bucket" } else { "buckets" };
-            writeln!(f, "    sliding window of {precision} {buckets}; the oldest bucket {edge}")?;
-        }
-        Some(Strategy::FixedWindow) => writeln!(f, "    fixed window, which begins with a key's first request")?,
-        Some(Strategy::SlidingLog) => writeln!(f, "    moving window, which stores every request")?,
-        Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
-        Some(Strategy::Calendar(_) | Strategy::Ban { .. }) | None => {}
-    }
-    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
-        Strategy::Calendar(calendar) => Some(calendar),
-        _ => None,
-    });
-    if let Some(calendar) = calendar {
-        writeln!(f, "    days and months begin at midnight in the time zone {}", calendar.zone())?;
-    }
-    match &limit.cost {
-        Cost::Fixed(1) => {}
-        Cost::Fixed(cost) => writeln!(f, "    a request costs {cost}")?,
-        Cost::RequestHeader(name) => writeln!(f, "    a request costs the number in its header {name}, otherwise 1")?,
-        Cost::ResponseHeader { name, reserve } => {
-            writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
-        }
-        Cost::Tokens(cost) => tokens::describe(f, cost)?,
-        Cost::OnStatus(cost, statuses) => {
-            let statuses = self::statuses(statuses);
-            writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;
-        }
-    }
-    if let Some(known) = &limit.known_keys {
-        writeln!(f, "    {} known key(s); any other key counts as missing", known.count())?;
-    }
-    exceptions(f, limit)?;
-    let missing = match limit.missing {
-        Missing::Shared => "share one counter",
-        Missing::Skip => "are not limited",
-        Missing::Reject => "are answered 400",
-    };
-    if let Some(slow) = limit.slows() {
-        writeln!(f, "    requests that it admits are {}", slow.in_words())?;
-    }
-    if let Some(pool) = limit.pool() {
-        writeln!(f, "    requests over the limit are charged to {pool} instead, if that has room")?;
-    }
-    let over = limit.on_limit.in_words(limit.status);
-    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")?;
-    limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))
-}
-
-/// Overrides, then tiers: the order of lookup.
-fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
-    if !limit.overrides.is_empty() {
-        writeln!(f, "    overrides")?;
-    }
-    for (allowance, keys, mut texts) in limit.overrides.granted() {
-        let granted = match allowance {
-            Allowance::Rates(rates) => joined(rates),
-            Allowance::Exempt => "not limited".to_owned(),
-            Allowance::Block => format!("blocked, {}", limit.on_limit.blocked_in_words()),
-        };
-        let more = texts.len().saturating_sub(MOST_TEXTS);
-        texts.truncate(MOST_TEXTS);
-        let keys = (keys > 0).then(|| if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") });
-        let more = (more > 0).then(|| format!("{more} more"));
-        let all: Vec<_> = keys.into_iter().chain(texts).chain(more).collect();
-        writeln!(f, "      {granted}: {}", all.join(", "))?;
-    }
-    if let Some(quotas) = &limit.quotas {
-        let Quotas { server, cache_for, max_cached, timeout, send } = quotas;
-        let send = match send {
-            SentKey::Key => "keys",
-            SentKey::Sha256 => "the SHA-256 of keys",
-        };
-        writeln!(f, "    quotas from {server}, which is sent {send}")?;
-        writeln!(f, "      cached for {cache_for:?}, at most {max_cached} keys; a request waits at most {timeout:?}")?;
-    }
-    let Some(tiers) = &limit.tiers else { return Ok(()) };
-    writeln!(f, "    tiers by {}", tiers.source)?;
-    for (name, rates) in &tiers.rates {
-        let priority = tiers.priorities.iter().find(|(tier, _)| tier == name);
-        let priority = priority.map_or(String::new(), |(_, priority)| format!(", priority {priority}"));
-        writeln!(f, "      {name}: {}{priority}", joined(rates))?;
-    }
-    let others = if limit.rates.is_empty() { "no rates".to_owned() } else { joined(&limit.rates) };
-    writeln!(f, "      any other: {others}")
-}
-
-fn joined(rates: &[Rate]) -> String {
-    rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn statuses(ranges: &[RangeInclusive<u16>]) -> String {

@@ -6,12 +6,7 @@ use crate::base::metrics::{BOUNDS, HistogramSnapshot};
 
 pub(super) type Label<'a> = (&'a str, &'a str);
 
-pub(super) fn family(
-    name: &str,
-    help: &str,
-    kind: MetricType,
-    metrics: impl IntoIterator<Item = Metric>,
-) -> MetricFamily {
+fn family(name: &str, help: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());
     family.set_help(help.to_owned());
@@ -20,12 +15,24 @@ pub(super) fn family(
     family
 }
 
+pub(super) fn counters(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, help, MetricType::COUNTER, metrics)
+}
+
+pub(super) fn gauges(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, help, MetricType::GAUGE, metrics)
+}
+
+pub(super) fn histograms(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, help, MetricType::HISTOGRAM, metrics)
+}
+
 pub(super) fn counted(name: &str, help: &str, count: u64) -> MetricFamily {
-    family(name, help, MetricType::COUNTER, [counter(count, &[])])
+    counters(name, help, [counter(count, &[])])
 }
 
 pub(super) fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
-    family(name, help, MetricType::GAUGE, [gauge(count, &[])])
+    gauges(name, help, [gauge(count, &[])])
 }
 
 fn metric(labels: &[Label<'_>]) -> Metric {

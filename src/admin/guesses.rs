@@ -81,7 +81,7 @@ impl Guesses {
         drop(guessers);
         if 10_u64.checked_pow(wrong.ilog10()) == Some(wrong) {
             let address = peer.map_or("a Unix socket".to_owned(), |address| address.to_string());
-            tracing::warn!(address, wrong, "the admin listener was shown a wrong token");
+            tracing::warn!(address, wrong, "the admin listener got a wrong token");
         }
     }
 }

@@ -14,11 +14,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::View;
-use super::bans;
 use super::body;
-use super::limit_path::LimitPath;
+use super::limits::{self, LimitPath};
 use super::overrides::{self, FoundKey, OverrideChange};
-use super::temporary;
 use crate::base::clock::{self, Time};
 use crate::base::share::share;
 use crate::config::overrides::Allowance;
@@ -122,10 +120,10 @@ async fn with_key<T>(
     };
     let extractor = KeyExtractor::of_written(limit);
     // The path may also name a key of the list of overrides as that list shows it: masked.
-    let listed = temporary::named(view, limit, path.key).filter(|_| may_be_shown);
+    let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
     let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
     let mut readings = extractor.written(&parts);
-    let shown = bans::named(view, limit, path.key).filter(|_| may_be_shown);
+    let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
         && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
     {
@@ -145,7 +143,7 @@ async fn with_key<T>(
 /// The key as logs show it.
 fn shown(view: &View, key: &FoundKey<'_>) -> String {
     let fingerprint = key.readings.first().map(|reading| reading.fingerprint);
-    fingerprint.map_or(String::new(), |fingerprint| temporary::shown_key(view, key.limit, fingerprint, key.parts))
+    fingerprint.map_or(String::new(), |fingerprint| limits::shown_key(view, key.limit, fingerprint, key.parts))
 }
 
 fn away(Away: Away) -> LocalResponse {

@@ -23,13 +23,10 @@
 mod connections;
 mod expected;
 mod limits;
-mod models;
 mod process;
-mod quotas;
 mod requests;
+mod sources;
 mod store;
-mod system;
-mod tokens;
 
 use std::fmt::Write;
 
@@ -37,34 +34,25 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use prometheus::TextEncoder;
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::View;
-use super::families::{counter, family, real, whole};
+use super::families::{counter, counters, gauges, real};
 use super::{source, upstreams};
-use crate::base::clock;
-use crate::base::spans::SpanCounts;
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::snapshot::SharedState;
-use crate::sources::acme::AcmeSources;
 
 /// In the text format of Prometheus, version 0.0.4.
 pub(super) fn respond(view: &View) -> LocalResponse {
-    let mut families = Vec::from(process::families(view));
+    let mut families = process::families(view);
     families.push(view.gatekeeper.family());
     families.extend(source::metrics(view));
-    families.extend(system::families());
     families.extend(requests::families(view));
     families.extend(limits::families(view));
-    families.extend(models::families(view));
     families.extend(upstreams::metrics(view));
     families.extend(shed(view));
     families.extend(connections::families(view));
-    families.extend(acme(&view.acme));
-    families.extend(tokens::families(&view.shared));
-    families.extend(quotas::families(&view.shared));
+    families.extend(sources::families(view));
     families.extend(store::families(view));
-    families.push(spans(&view.shared));
     let mut response = respond::text(StatusCode::OK, Bytes::from(written(&families)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
     response
@@ -86,44 +74,6 @@ fn written(families: &[MetricFamily]) -> String {
     text
 }
 
-fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
-    let (succeeded, failed) = acme.orders();
-    let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
-    let (answered, unknown) = acme.challenges().counts();
-    [
-        family(
-            "gateway_acme_orders_total",
-            "Orders of certificates: ok, or why they failed.",
-            MetricType::COUNTER,
-            [counter(succeeded, &[("result", "ok")])].into_iter().chain(failed),
-        ),
-        family(
-            "gateway_acme_overdue_seconds",
-            "For how long there should have been a certificate, or a new one; 0 if there is.",
-            MetricType::GAUGE,
-            [whole(acme.overdue(clock::now()).as_secs())],
-        ),
-        family(
-            "gateway_acme_challenges_total",
-            "Challenges of authorities that were answered, and questions for answers that are not known.",
-            MetricType::COUNTER,
-            [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
-        ),
-    ]
-}
-
-fn spans(shared: &SharedState) -> MetricFamily {
-    let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
-    let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
-    family(
-        "gateway_spans_total",
-        "Spans of requests: exported to the collector, or dropped, because there was no room for more to wait, the \
-         collector has refused them, or it was not there.",
-        MetricType::COUNTER,
-        results.map(|(result, count)| counter(count.get(), &[("result", result)])),
-    )
-}
-
 /// Empty if requests are not shed.
 fn shed(view: &View) -> Vec<MetricFamily> {
     let Some(shedding) = view.snapshot.load().shedding.clone() else { return Vec::new() };
@@ -135,13 +85,12 @@ fn shed(view: &View) -> Vec<MetricFamily> {
         labelled.collect::<Vec<_>>()
     });
     vec![
-        family(
+        gauges(
             "gateway_shed_level",
             "What is shed, by upstream (empty for routes without): 0 is nothing, 5.5 all priorities below 5 and half of \
              the clients of 5.",
-            MetricType::GAUGE,
             level,
         ),
-        family("gateway_shed_requests_total", "Requests that were shed.", MetricType::COUNTER, shed),
+        counters("gateway_shed_requests_total", "Requests that were shed.", shed),
     ]
 }

@@ -1,13 +1,12 @@
-//! Collects the numbers of the dashboard.
+//! Collects the numbers of the dashboard, with the outcomes of requests in groups.
 
 use std::collections::BTreeMap;
 
-use super::View;
 use super::history::{ByOutcome, History};
-use super::outcome_groups::{FAILED, LIMITED, REFUSED, RouteNumbers, by_group};
-use super::{certificates, limits, upstreams};
+use super::{View, certificates, limits, upstreams};
 use crate::admin::dashboard::{
-    ConnectionNumbers, Durations, LimitNumbers, MemoryNumbers, Numbers, SharedNumbers, StoreNumbers, StoreServer,
+    ConnectionNumbers, Durations, LimitNumbers, MemoryNumbers, Numbers, RouteNumbers, SharedNumbers, StoreNumbers,
+    StoreServer,
 };
 use crate::base::clock::Time;
 use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
@@ -145,5 +144,57 @@ fn shared_store(health: &Health) -> SharedNumbers {
         local: health.local.get(),
         lost: health.lost.get(),
         round_trip_seconds: describe_durations(&HistogramSnapshot::from_iter([&health.latency])),
+    }
+}
+
+/// Outcomes that mean about the same to an operator.
+#[derive(Debug)]
+pub struct Group {
+    pub name: &'static str,
+    /// Each outcome is in one group.
+    pub outcomes: &'static [Outcome],
+}
+
+/// The page of the dashboard has the same groups.
+pub const GROUPS: [Group; 5] = [
+    Group { name: "served", outcomes: &[Outcome::Forwarded, Outcome::Responded, Outcome::Tunneled] },
+    Group { name: "over a limit", outcomes: &[Outcome::Limited, Outcome::Silenced] },
+    Group { name: "refused", outcomes: &[Outcome::Blocked, Outcome::Refused, Outcome::Unrouted] },
+    Group { name: "failed", outcomes: &[Outcome::Failed, Outcome::Unavailable, Outcome::Shed] },
+    Group { name: "abandoned", outcomes: &[Outcome::Abandoned] },
+];
+
+/// The index of the group of requests over a limit.
+pub const LIMITED: usize = 1;
+/// The index of the group of requests that are refused for another reason.
+pub const REFUSED: usize = 2;
+/// The index of the group of failed requests.
+pub const FAILED: usize = 3;
+
+pub type ByGroup<T> = [T; GROUPS.len()];
+
+/// `requests` says how many requests had an outcome.
+pub fn by_group(requests: impl Fn(Outcome) -> u64) -> ByGroup<u64> {
+    GROUPS.map(|group| group.outcomes.iter().fold(0, |sum, outcome| requests(*outcome).saturating_add(sum)))
+}
+
+pub fn by_group_of_names(requests: &BTreeMap<String, u64>) -> ByGroup<u64> {
+    by_group(|outcome| requests.get(outcome.name()).copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_in_one_group() {
+        let mut grouped: Vec<_> =
+            GROUPS.iter().flat_map(|group| group.outcomes).map(|outcome| outcome.name()).collect();
+        let mut all: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+        grouped.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
+        let names = [LIMITED, REFUSED, FAILED].map(|place| GROUPS[place].name);
+        assert_eq!(names, ["over a limit", "refused", "failed"]);
     }
 }

@@ -72,8 +72,7 @@ pub(super) async fn set(
     }
     let mut meant = readings.iter().filter(|reading| reading.has_override).filter_map(|reading| reading.subject);
     if meant.any(|subject| table.granted(subject).is_some()) {
-        let why =
-            "The file has an override for this key, which comes before one of the admin API: nothing has changed.";
+        let why = "The file has an override for this key, which precedes one of the admin API: nothing has changed.";
         return Err(respond::problem(StatusCode::CONFLICT, why));
     }
     let ends = Instant::now() + lasts;
@@ -96,7 +95,7 @@ pub(super) async fn change(
     let (answer, result) = oneshot::channel();
     let request = OverrideRequest { limit: limit.name.clone(), key: parts.to_vec(), change, answer };
     if let Err(TrySendError::Full(_)) = requests.try_send(request) {
-        let why = "Too many changes of overrides wait already.";
+        let why = "Too many changes of overrides are waiting already.";
         return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
     }
     let (status, why) = match result.await {
@@ -109,7 +108,7 @@ pub(super) async fn change(
             (StatusCode::CONFLICT, why)
         }
         Ok(Err(NotSet::Changed)) => {
-            let why = "A reload has changed the limit meanwhile, so that the override is not valid any more.";
+            let why = "A reload has changed the limit meanwhile, so the override is no longer valid.";
             (StatusCode::CONFLICT, why.to_owned())
         }
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping.".to_owned()),

@@ -1,13 +1,17 @@
-//! `POST /api/reload`: the control thread reloads, and the request waits for its result.
+//! Reloads of the configuration, or of the certificates alone: how many there were and how the last ones ended, and
+//! `POST /api/reload`, for which the control thread reloads while the request waits.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::admin::dashboard::Problem;
+use crate::admin::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
+use crate::base::clock::Time;
 use crate::config::{Config, Problems, ReloadError};
 use crate::proxy::respond::{self, LocalResponse};
 
@@ -26,7 +30,10 @@ pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
 pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalResponse {
     let (answer, result) = oneshot::channel();
     if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
-        return respond::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for a reload wait already.");
+        return respond::problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many requests for a reload are waiting already.",
+        );
     }
     match result.await {
         Ok(Ok(config)) => super::json(&json!({ "reloaded": true, "warnings": list(&config.warnings) })),
@@ -65,4 +72,142 @@ pub(super) fn problem(place: Option<String>, message: &str, help: Option<&str>) 
 
 pub(super) fn as_json(problems: impl IntoIterator<Item = Problem>) -> Vec<Value> {
     problems.into_iter().map(|problem| json!(problem)).collect()
+}
+
+const REMEMBERED: usize = 10;
+/// In characters. A problem may quote text of the file.
+const MAX_CHARS: usize = 500;
+
+/// Shared between the thread that reloads and those that read.
+#[derive(Debug)]
+pub struct RecentReloads(Mutex<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    succeeded: u64,
+    refused: u64,
+    /// When what is in force came into force.
+    last_success: Time,
+    /// The latest first.
+    last: VecDeque<EndedReload>,
+    /// All problems of the present files; none if they are in force.
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug)]
+struct EndedReload {
+    at: Time,
+    /// The first problem; `None` if the reload succeeded.
+    problem: Option<Problem>,
+}
+
+impl RecentReloads {
+    /// What was read at the start is in force since `now`.
+    pub fn new(now: Time) -> Self {
+        let (last, problems) = (VecDeque::new(), Vec::new());
+        Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last, problems }))
+    }
+
+    pub fn succeeded(&self, now: Time) {
+        let mut counted = self.0.lock();
+        counted.succeeded += 1;
+        counted.last_success = now;
+        counted.problems.clear();
+        counted.remember(EndedReload { at: now, problem: None });
+    }
+
+    /// The refused files are gone, and the present ones are in force already. Returns whether something was refused.
+    pub fn recovered(&self) -> bool {
+        !std::mem::take(&mut self.0.lock().problems).is_empty()
+    }
+
+    pub fn refused(&self, now: Time, why: &ReloadError) {
+        let shorten = |Problem { place, message, help }| Problem {
+            place: place.map(shortened),
+            message: shortened(message),
+            help: help.map(shortened),
+        };
+        let problems: Vec<_> = problems(why).into_iter().map(shorten).collect();
+        let first = problems.first().cloned().unwrap_or_default();
+        let mut counted = self.0.lock();
+        counted.refused += 1;
+        counted.problems = problems;
+        counted.remember(EndedReload { at: now, problem: Some(first) });
+    }
+
+    /// Succeeded and refused.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let counted = self.0.lock();
+        (counted.succeeded, counted.refused)
+    }
+
+    /// Whether the present files are in force, as far as they were read.
+    pub(super) fn is_last_good(&self) -> bool {
+        self.0.lock().problems.is_empty()
+    }
+
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.0.lock().problems.clone()
+    }
+
+    pub(super) fn last_success(&self) -> Time {
+        self.0.lock().last_success
+    }
+
+    pub(super) fn describe(&self) -> ReloadNumbers {
+        let describe = |reload: &EndedReload| dashboard::EndedReload {
+            time: reload.at.seconds(),
+            result: if reload.problem.is_none() { ReloadOutcome::Ok } else { ReloadOutcome::Refused },
+            problem: reload.problem.clone(),
+        };
+        let counted = self.0.lock();
+        ReloadNumbers {
+            ok: counted.succeeded,
+            refused: counted.refused,
+            current: counted.problems.is_empty(),
+            recent: counted.last.iter().map(describe).collect(),
+        }
+    }
+}
+
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+    }
+    text
+}
+
+impl Counted {
+    fn remember(&mut self, reload: EndedReload) {
+        self.last.truncate(REMEMBERED - 1);
+        self.last.push_front(reload);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ones_are_remembered_with_their_first_problem() {
+        let reloads = RecentReloads::new(Time::from_micros(0));
+        for second in 1..=20 {
+            reloads.succeeded(Time::from_micros(second * 1_000_000));
+        }
+        reloads.refused(Time::from_micros(21_000_000), &"é".repeat(10_000).into());
+        let shown = reloads.describe();
+        assert_eq!((shown.ok, shown.refused, shown.recent.len()), (20, 1, REMEMBERED));
+        let [last, before, ..] = &shown.recent[..] else { panic!("{shown:?}") };
+        assert_eq!((last.time, last.result), (21, ReloadOutcome::Refused));
+        assert_eq!(last.problem.as_ref().unwrap().message.chars().count(), MAX_CHARS);
+        assert_eq!(reloads.problems().len(), 1);
+        assert_eq!((before.time, before.result, &before.problem), (20, ReloadOutcome::Ok, &None));
+        reloads.succeeded(Time::from_micros(22_000_000));
+        assert_eq!(reloads.problems(), []);
+        assert!(!reloads.recovered());
+        reloads.refused(Time::from_micros(23_000_000), &"away".to_owned().into());
+        assert!(!reloads.describe().current && reloads.recovered() && reloads.is_last_good());
+        let shown = reloads.describe();
+        assert_eq!((shown.ok, shown.current, shown.recent[0].result), (21, true, ReloadOutcome::Refused));
+    }
 }

@@ -4,11 +4,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{counter, family, gauged, whole};
+use super::families::{counter, counters, gauged, gauges, whole};
 use super::reload::as_json;
 use crate::base::clock::Time;
 
@@ -69,27 +69,25 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];
     let seconds = |time: Option<Time>| whole(time.map_or(0, Time::seconds));
     vec![
-        family(
+        counters(
             "gateway_config_fetches_total",
             "Fetches of the configuration from its server, by result.",
-            MetricType::COUNTER,
             fetches.map(|(result, count)| counter(count, &[("result", result)])),
         ),
-        family(
+        gauges(
             "gateway_config_last_fetch_timestamp_seconds",
             "When the configuration was last fetched from its server, in seconds since 1970; 0 if it never was.",
-            MetricType::GAUGE,
             [seconds(last_fetch)],
         ),
         gauged(
             "gateway_config_copy_in_force",
-            "Whether the configuration in force is the last good copy, because its server was away or wrong at the start.",
+            "Whether the last good copy of the configuration is in force, because its server was away or wrong at the \
+             start.",
             usize::from(copy_saved.is_some()),
         ),
-        family(
+        gauges(
             "gateway_config_copy_timestamp_seconds",
             "When the copy in force was saved, in seconds since 1970; 0 if none is in force.",
-            MetricType::GAUGE,
             [seconds(copy_saved)],
         ),
     ]

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily};
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{self, counter, family, gauge, histogram};
+use super::families::{self, counter, counters, gauge, gauges, histogram, histograms};
 use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
@@ -57,44 +57,40 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
     let counted = |name, help, count: fn(&EndpointStatus) -> u64| {
         let metrics = servers.iter().map(|server| counter(count(&server.status), &server.labels()));
-        family(name, help, MetricType::COUNTER, metrics)
+        counters(name, help, metrics)
     };
     let retried = |name, help, count: fn(&RetryCounts) -> u64| {
         let metric = |upstream: &Arc<Upstream>| counter(count(&upstream.retries()), &[("upstream", upstream.name())]);
-        family(name, help, MetricType::COUNTER, upstreams.iter().map(metric))
+        counters(name, help, upstreams.iter().map(metric))
     };
     vec![
-        family(
+        gauges(
             "gateway_upstream_server_healthy",
             "Whether a server is healthy: 1, or 0 while its checks fail, it is ejected, or it is not checked yet. Only healthy \
              ones get requests, or all if none is.",
-            MetricType::GAUGE,
             servers
                 .iter()
                 .map(|server| server.gauge(usize::from(server.status.availability == Availability::Available))),
         ),
-        family(
+        gauges(
             "gateway_upstream_server_in_flight",
             "Requests in flight at a server.",
-            MetricType::GAUGE,
             servers.iter().map(|server| server.gauge(server.status.in_flight)),
         ),
-        family(
+        gauges(
             "gateway_upstream_server_max_in_flight",
-            "How many requests may be in flight at a server: max_in_flight, or what `adaptive` has computed.",
-            MetricType::GAUGE,
+            "The maximum number of requests in flight at a server: max_in_flight, or what `adaptive` has computed.",
             servers.iter().filter_map(|server| Some(server.gauge(server.most?))),
         ),
-        family(
+        histograms(
             "gateway_upstream_server_latency_seconds",
-            "Time from sending a request to a server to the head of its response, if that is no failure of the server and \
-             the body of the request was sent before.",
-            MetricType::HISTOGRAM,
+            "Time from sending a request to a server until the head of its response, unless that is a failure of the \
+             server, or the body of the request was not sent by then.",
             servers.iter().map(|server| histogram(&server.latencies, &server.labels())),
         ),
         counted(
             "gateway_upstream_server_requests_total",
-            "Requests that a server got, repeated ones included.",
+            "Requests that a server got, including repeated ones.",
             |status| status.requests,
         ),
         counted(
@@ -120,10 +116,9 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
             "Requests that were not sent again because the budget was used up.",
             |retries| retries.refused,
         ),
-        family(
+        gauges(
             "gateway_upstream_requests_waiting",
-            "Requests that wait because all servers have as many in flight as they may.",
-            MetricType::GAUGE,
+            "Requests that wait because every server has its maximum of requests in flight.",
             upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())])),
         ),
         families::counted(

@@ -14,6 +14,11 @@ use super::clock::Time;
 
 pub use key_set::{KeyOrigin, KeySet, KeySetError, MAX_BYTES};
 
+/// How far the clocks of issuers may differ from ours, in seconds: tokens are valid this much earlier and later.
+pub const LEEWAY: u64 = 60;
+/// In bytes. For most servers, longer tokens do not fit into a request head.
+const MAX_TOKEN: usize = 16 << 10;
+
 /// RFC 7518, section 3.1.
 pub type Algorithm = jsonwebtoken::Algorithm;
 
@@ -41,15 +46,6 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
 pub fn needs_secret(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512)
 }
-
-#[cfg(test)]
-mod tests;
-
-/// How far the clocks of issuers may differ from ours, in seconds: tokens are valid this much earlier and later.
-pub const LEEWAY: u64 = 60;
-
-/// In bytes. For most servers, longer tokens do not fit into a request head.
-const MAX_TOKEN: usize = 16 << 10;
 
 /// The most keys to try for a token that names no key: each costs the check of a signature.
 const MAX_TRIED: usize = 4;
@@ -258,3 +254,6 @@ fn text(value: &Value) -> Option<String> {
         Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

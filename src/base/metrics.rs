@@ -12,6 +12,13 @@ pub const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000, 30_000_000,
 ];
+/// The length of a window of a [`Peak`], as a power of two of microseconds: 33.6 s.
+const WINDOW_BITS: u32 = 25;
+/// A share is known for 302 s at least and for 336 s at most: a monitoring system that asks every minute sees it five times,
+/// even if one of its requests fails.
+const WINDOWS: usize = 10;
+/// The bits of a slot for the share, in millionths. The bits above are the number of the window.
+const SHARE_BITS: u32 = 20;
 
 /// A count that only grows. Only one thread adds to it, so adding takes no locked instruction. Any thread may read it.
 #[derive(Debug, Default)]
@@ -94,14 +101,6 @@ impl<T: Default> PerWorker<T> {
         self.0.iter().filter_map(|place| Some(&place.get()?.0))
     }
 }
-
-/// The length of a window, as a power of two of microseconds: 33.6 s.
-const WINDOW_BITS: u32 = 25;
-/// A share is known for 302 s at least and for 336 s at most: a monitoring system that asks every minute sees it five times,
-/// even if one of its requests fails.
-const WINDOWS: usize = 10;
-/// The bits of a slot for the share, in millionths. The bits above are the number of the window.
-const SHARE_BITS: u32 = 20;
 
 /// The highest used share of something in the current window and the nine before: the last 302 to 336 seconds. Only one thread
 /// adds to it, as to a [`Counter`]; any thread may read it.

@@ -1,20 +1,26 @@
 //! The command line for clap: commands and arguments, with their help.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fs;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::admin_client::AdminLocation;
 use super::simulate::Field;
-use super::values;
+use crate::base::units;
+use crate::request::route;
 
 /// A reverse proxy that limits rates.
 ///
-/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or answers
+/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or
+/// answers
 /// 429.
 #[derive(Debug, Parser)]
 #[command(
@@ -24,21 +30,21 @@ use super::values;
     2 the configuration or the command line is not valid."
 )]
 pub(super) struct Cli {
-    /// The configuration: a file, a folder whose *.toml files are united, an https:// URL, or env:NAME for a variable that
-    /// has one of them [default: gateway.toml].
+    /// The configuration: a file, a folder of *.toml files, an https:// URL, or env:NAME for a variable that names one
+    /// of these [default: gateway.toml].
     #[arg(short, long, global = true, value_name = "SOURCE")]
     pub(super) config: Option<OsString>,
 
-    /// How often a URL is asked for a new configuration, 1s to 1d [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = values::every)]
+    /// How often to ask a URL for a new configuration, 1s to 1d [default: 10s].
+    #[arg(long, value_name = "DURATION", value_parser = every)]
     pub(super) config_every: Option<Duration>,
 
-    /// The folder for the last good configuration of a URL, which is used at a start while its server is away, and for
-    /// certificates that an authority issues [default: that of systemd, or ~/.local/state/gateway].
+    /// The folder for certificates that an authority issues, and for the last good configuration from a URL, for starts
+    /// while its server is away [default: that of systemd, or ~/.local/state/gateway].
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(super) state_dir: Option<PathBuf>,
 
-    /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
+    /// Read the configuration again when one of its files changes. SIGHUP does so at any time.
     #[arg(long)]
     pub(super) watch: bool,
 
@@ -51,7 +57,7 @@ pub(super) enum Command {
     /// Check the file and print its meaning: routes in the order they match, limits, the store.
     #[command(
         after_help = "--live asks /healthz of the admin listener, --ready asks /readyz, within 2 seconds and without a token.\n\
-        Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
+        Exit codes: 0, 1 if the gateway answers no or does not answer, or 2 if the file has no valid [admin]."
     )]
     Check {
         /// The same as --config.
@@ -69,6 +75,9 @@ pub(super) enum Command {
         /// Like --live, but fails while the gateway drains.
         #[arg(long, conflicts_with_all = ["json", "against"])]
         ready: bool,
+        /// Print a configuration to begin with, and check nothing.
+        #[arg(long, conflicts_with_all = ["file", "json", "against", "live", "ready"])]
+        example: bool,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
@@ -76,16 +85,16 @@ pub(super) enum Command {
     Explain(Explain),
     /// Print what the limits would have done to the traffic of access logs.
     #[command(after_help = "Example: gateway simulate --config gateway.toml /var/log/nginx/access.log*\n\
-        It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
+        It reads the Common and the Combined Log Format and JSON lines, also gzipped, and uses no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
     Simulate(Simulate),
-    /// Print the JSON schema of the configuration, by which editors check and complete it.
+    /// Print the JSON schema of the configuration, with which editors check and complete it.
     #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
-        #:schema ./gateway.schema.json\nNo configuration is read.")]
+        #:schema ./gateway.schema.json\nIt reads no configuration.")]
     Schema,
     /// Show the limits, keys, upstreams and store of a running gateway in this terminal.
-    #[command(after_help = "q quits. While the gateway is away, the last numbers stay, and it is asked again.\n\
-        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
+    #[command(after_help = "q quits. While the gateway does not answer, the last numbers stay, and top asks again.\n\
+        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. It reads no configuration.\n\
         Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid.")]
     Top(Top),
 }
@@ -95,11 +104,11 @@ pub(super) struct Explain {
     /// The method [default: GET, or POST with --data].
     #[arg(short = 'X', long, value_name = "METHOD")]
     pub(super) request: Option<Method>,
-    /// The body, or @ and the file that has it; for limits that need it.
-    #[arg(short, long, value_name = "BODY", value_parser = values::body)]
-    pub(super) data: Option<bytes::Bytes>,
+    /// The body, or @FILE to read it from a file; for limits that need it.
+    #[arg(short, long, value_name = "BODY", value_parser = body)]
+    pub(super) data: Option<Bytes>,
     /// A header; can be repeated.
-    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
     pub(super) header: Vec<(HeaderName, HeaderValue)>,
     /// The address that the request comes from.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -108,7 +117,7 @@ pub(super) struct Explain {
     #[arg(long)]
     pub(super) show_keys: bool,
     /// The URL, with or without scheme and host.
-    #[arg(value_parser = values::url)]
+    #[arg(value_parser = url)]
     pub(super) url: Uri,
 }
 
@@ -120,17 +129,17 @@ pub(super) struct Simulate {
     /// Write one page with charts, too.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
+    /// Print sections to paste, with rates that would have touched few keys. With --json, they are part of the object.
     #[arg(long)]
     pub(super) suggest: bool,
-    /// The field of JSON lines that has the client, time, method, path, host, status, cost or header:NAME; can be repeated.
+    /// The field of JSON lines with the client, time, method, path, host, status, cost or header:NAME; can be repeated.
     #[arg(long, value_name = "NAME=FIELD")]
     pub(super) field: Vec<Field>,
-    /// How much later than others a line may be; later ones are skipped.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = values::reorder)]
+    /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
     pub(super) reorder: Duration,
-    /// The host of requests whose line names none [default: the one that routes name, if there is only one].
-    #[arg(long, value_name = "HOST", value_parser = values::host)]
+    /// The host of requests whose lines name none [default: that of the routes, if they have only one].
+    #[arg(long, value_name = "HOST", value_parser = host)]
     pub(super) host: Option<String>,
     /// The logs, in any order; `-` is standard input.
     #[arg(required = true, value_name = "LOG")]
@@ -145,4 +154,63 @@ pub(super) struct Top {
     /// A file with the token of the admin listener; it is read again for each connection.
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+}
+
+const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn reorder(text: &str) -> Result<Duration, String> {
+    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
+    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
+    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
+}
+
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
+}
+
+pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
+    let value =
+        HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
+    Ok((name, value))
+}
+
+/// The body itself, or `@` and the file that has it.
+pub(super) fn body(text: &str) -> Result<Bytes, String> {
+    match text.strip_prefix('@') {
+        Some(file) => fs::read(file).map(Bytes::from).map_err(|error| format!("{file} cannot be read: {error}")),
+        None => Ok(Bytes::copy_from_slice(text.as_bytes())),
+    }
+}
+
+/// A path, or a URL with or without its scheme.
+pub(super) fn url(text: &str) -> Result<Uri, String> {
+    // The query may contain another URL.
+    let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
+    let whole = has_scheme || text.starts_with('/');
+    let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
+    read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
+}
+
+/// Reads `--config-every`.
+pub(super) fn every(text: &str) -> Result<Duration, String> {
+    let every = units::duration(text).map_err(|error| format!("{error}: write it like 10s or 5m"))?;
+    if EVERY.contains(&every) { Ok(every) } else { Err("it is 1s to 1d".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_between_polls_is_bounded() {
+        assert_eq!(["1s", "10s", "5m", "1d"].map(|text| every(text).unwrap().as_secs()), [1, 10, 300, 86_400]);
+        for text in ["0s", "999ms", "2d", "10", "", "-1s"] {
+            assert!(every(text).is_err(), "{text}");
+        }
+    }
 }

@@ -3,7 +3,6 @@
 
 mod fresh;
 mod limit;
-mod quotas;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -124,7 +123,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
-    let asked = quotas::ask(&served.limits, &attributes);
+    let asked = limit::ask_sources(&served.limits, &attributes);
     let heading = match part {
         StageRange::FIRST => "\nlimits that come before tokens, checked together",
         _ if served.limits.is_empty() => "\nno limits",
@@ -138,7 +137,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         line(&mut text, &format!("  {}{pool}", limit.name));
         DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
-    let quotas = quotas::resolved(&served.limits, &attributes, asked);
+    let quotas = limit::resolved(&served.limits, &attributes, asked);
     let routed = Routed { gateway: &gateway, served, request, target: &target, problem };
     routed.write(&mut text, &attributes, &quotas, &changes).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), conditions, &target);

@@ -2,46 +2,39 @@
 //! the clock of the log, with separate counters.
 
 mod record;
-mod log_time;
 mod fields;
 mod needs;
 mod common_log;
-mod json_object;
 mod json_line;
-mod wrapping;
 mod lines;
 mod reorder;
 mod input;
-mod exact_log;
 mod timeline;
-mod suggestion;
 mod statistics;
 mod replay;
 mod report;
 mod notes;
-mod progress;
-mod toml;
-mod json;
+mod machine_readable;
 mod text;
-mod charts;
 mod html;
 
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{self, Config, OnLimit, Role};
-use crate::store::Store;
-use crate::store::memory::Memory;
-
 use fields::FieldNames;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use input::Input;
 use lines::Lines;
 use needs::{Needs, Unknown, only_host};
 use notes::Notes;
-use progress::Progress;
 use replay::Replay;
 use report::LimitReport;
+
+use crate::config::{self, Config, OnLimit, Role};
+use crate::store::Store;
+use crate::store::memory::Memory;
 
 pub use fields::{Attribute, Field};
 pub use report::Report;
@@ -81,8 +74,8 @@ impl Report {
     pub fn write(&self, format: Format) -> String {
         match format {
             Format::Text => text::text(self),
-            Format::Json { suggest } => json::json(self, suggest),
-            Format::Toml => toml::toml(self),
+            Format::Json { suggest } => machine_readable::json(self, suggest),
+            Format::Toml => machine_readable::toml(self),
             Format::Html => html::html(self),
         }
     }
@@ -191,4 +184,47 @@ fn store(config: &config::Store) -> Store {
         config::Store::Shared(_) => Memory::new(MAX_KEYS, MAX_MEMORY),
     };
     Store::from(memory).simulated()
+}
+
+const STEP: u64 = 4_096;
+
+/// A bar on standard error, if that is a terminal.
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    requests: u64,
+}
+
+impl Progress {
+    /// `None` if the number of bytes is not known.
+    pub(super) fn start(bytes: Option<u64>) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
+            let template = match bytes {
+                Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
+                None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
+            };
+            // With an invalid template, the library uses its own bar.
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar, requests: 0 }
+    }
+
+    /// After one more decided request. `bytes` says how many bytes were read for so many requests.
+    pub(super) fn step(&mut self, bytes: impl FnOnce(u64) -> u64) {
+        self.requests += 1;
+        if let Some(bar) = self.bar.as_ref().filter(|_| self.requests.is_multiple_of(STEP)) {
+            bar.set_position(bytes(self.requests));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
 }

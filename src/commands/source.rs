@@ -53,7 +53,7 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
         };
     };
     if options.watch {
-        return Err("--watch is for files: a URL is asked again and again, see --config-every".to_owned());
+        return Err("--watch is for files: a URL is asked again as --config-every says".to_owned());
     }
     let token = match env::var(TOKEN_VARIABLE) {
         Ok(token) => Some(token).filter(|token| !token.is_empty()),

@@ -4,7 +4,6 @@
 //! if the terminal takes no more output. Numbers that come faster than the screen draws are dropped.
 
 mod feed;
-mod model;
 mod view;
 
 use std::fmt;
@@ -22,8 +21,7 @@ use tokio::time::timeout;
 use crate::base::threads::block_on;
 use crate::commands::admin_client::{AdminClient, AskError};
 
-use feed::{Feed, Update};
-use model::Model;
+use feed::{Feed, Model, Update};
 use view::Screen;
 
 /// Redraws if nothing is new, so that ages are right.
@@ -48,7 +46,7 @@ impl fmt::Display for TopError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoTerminal => f.write_str(
-                "standard output is no terminal, and top needs one: programs can read /metrics and /api/events of the \
+                "standard output is not a terminal, and top needs one: programs can read /metrics and /api/events of the \
                  admin listener",
             ),
             Self::Terminal(error) => write!(f, "cannot use the terminal: {error}"),

@@ -1,8 +1,17 @@
 //! `[server.tls.acme]`: names for which the gateway gets a certificate from an authority (ACME, RFC 8555).
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::kinds::{flag, shaped, text, words};
+use super::pem_files::{SystemAuthorities, named_authorities};
+use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
+use super::report::quoted;
+use super::{secret, values};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -64,4 +73,151 @@ pub enum Challenge {
     TlsAlpn01,
     /// By a response to a plain request (RFC 8555, section 8.3).
     Http01,
+}
+
+tables! {
+    /// A certificate that the gateway orders and renews automatically, with ACME (docs/protocols.md). Its key is in
+    /// `--state-dir`.
+    keys {
+        /// The names for the certificate, without wildcards.
+        names: () = shaped(Shape::List(&Shape::Text, 1, 100)).required() => ["api.example.com", "www.example.com"];
+        /// Your email address for the authority, sent when the account is made.
+        email: () = text() => "ops@example.com";
+        /// Agrees to the authority's terms; must be `true`.
+        agree: bool = flag().required() => true;
+        /// The URL of the authority's directory: `https://`, or `http://` on this machine.
+        directory: () = text(), "https://acme-v02.api.letsencrypt.org/directory";
+        /// The authorities that issued the certificate of the directory itself. By default those of the system.
+        ca: () = text() => "tls/internal-ca.pem";
+        /// How the gateway proves that it answers for its names: by a TLS handshake on port 443, or by a plain response on
+        /// port 80. It answers both before routes and limits.
+        challenge: Challenge =
+            words(&[("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)]), "tls-alpn-01";
+        /// The id of your account with the authority, for authorities that bind the new account to it (external account
+        /// binding). Needs `external_account_key`.
+        external_account_id: () = text() => "kid-1";
+        /// The key of `external_account_id` in base64url, as the authority shows it; also `"file:PATH"` or `"env:NAME"`.
+        external_account_key: () = text() => "env:ACME_EAB_KEY";
+        /// The secret with which gateways sign the answers that they leave for each other on the servers of the store: at
+        /// least 16 characters, also `"file:PATH"` or `"env:NAME"`. Gateways that share a `--state-dir` need none
+        /// (docs/memcached.md).
+        challenge_secret: () = text() => "env:CHALLENGE_SECRET";
+    }
+}
+
+/// `None` if the section has an error.
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Acme> {
+    let names =
+        section.required(&keys::names, &format!("add those that clients ask for: names = {}", keys::names.example));
+    let names = names.and_then(|field| names_of(&field));
+    let email = section.field(&keys::email).map(|field| field.parse(email));
+    let agreed = section.required(&keys::agree, "read the terms of the authority, and write: agree = true");
+    let has_agreed = agreed.is_some_and(|field| agreement(&field));
+    let url = section.read_as(&keys::directory, |field| field.parse(values::document));
+    let ca = section.field(&keys::ca);
+    let (ca, tls) = match (&ca, &url.server_name) {
+        (Some(field), _) => named_authorities(field).map(|(path, authorities)| (Some(path), Some(authorities))),
+        (None, None) => Some((None, None)),
+        (None, Some(_)) => {
+            let help = "name the authorities that have issued the certificate of the directory as `ca`, or install those of \
+                        the system (the package ca-certificates)";
+            let report = |why| section.source.report(section.span.clone(), why, help);
+            system.read().map_err(report).ok().map(|authorities| (None, Some(authorities)))
+        }
+    }
+    .unzip();
+    let challenge = section.read(&keys::challenge);
+    let secret = section.field(&keys::challenge_secret).map(|field| challenge_secret(&field));
+    let tls = tls.map(|authorities| authorities.map(|authorities| ConnectorTls::new(authorities, None)).transpose());
+    if let Some(Err(error)) = &tls {
+        section.source.report(section.span.clone(), format!("cannot use TLS: {error}"), "");
+    }
+    let external_account = external_account(&section);
+    section.close();
+    let (tls, email) = (tls?.ok()?, email.map_or(Some(None), |email| email.map(Some))?);
+    let challenge_secret = secret.map_or(Some(None), |secret| secret.map(Some))?;
+    has_agreed.then_some(())?;
+    Some(Acme {
+        names: names?,
+        email,
+        directory: url,
+        ca: ca?,
+        tls,
+        challenge,
+        challenge_secret,
+        external_account: external_account?,
+    })
+}
+
+/// The external account; `Some(None)` if there is none.
+#[expect(clippy::option_option, reason = "the outer one is about errors")]
+fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
+    let (id, key) = (section.field(&keys::external_account_id), section.field(&keys::external_account_key));
+    let (id, key) = match (id, key) {
+        (None, None) => return Some(None),
+        (Some(id), Some(key)) => (id, key),
+        (Some(one), None) | (None, Some(one)) => {
+            one.report("an external account has an id and a key", "add the other one: the authority shows both");
+            return None;
+        }
+    };
+    let written = secret::read(&key, "key of the external account")?;
+    let decoded = URL_SAFE_NO_PAD.decode(written.trim_end_matches('=').replace('+', "-").replace('/', "_"));
+    let Some(bytes) = decoded.ok().filter(|bytes| !bytes.is_empty()) else {
+        key.report("the key is not base64url", "copy it as the authority shows it");
+        return None;
+    };
+    Some(Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes }))
+}
+
+/// Messages never show the secret.
+fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
+    let secret = secret::read(field, "secret of challenges")?;
+    if secret.chars().count() >= secret::SHORTEST {
+        return Some(ChallengeSecret::new(&secret));
+    }
+    let message = format!("the secret has fewer than {} characters", secret::SHORTEST);
+    field.report(message, "make one that nobody can guess: openssl rand -hex 32");
+    None
+}
+
+fn agreement(field: &Field<'_>) -> bool {
+    let agreed = field.boolean();
+    if agreed == Some(false) {
+        let help =
+            "an authority issues certificates only to those who agree to its terms: read them, and write agree = true";
+        field.report("without agreement there is no certificate", help);
+    }
+    agreed == Some(true)
+}
+
+fn names_of(field: &Field<'_>) -> Option<Vec<String>> {
+    let list = field.list(&keys::names)?;
+    let count = list.len();
+    let named: Vec<_> = list.into_iter().filter_map(|field| Some((field.parse(name)?, field))).collect();
+    report_repeated(&named, "this name", "list it once");
+    (named.len() == count).then(|| named.into_iter().map(|(name, _)| name).collect())
+}
+
+/// A name that an authority can check over the network.
+fn name(text: &str) -> Result<String, Wrong> {
+    if text.contains('*') {
+        let help = "list each name: a wildcard needs proof by DNS (dns-01), which the gateway does not give";
+        return Err(Wrong::new(format!("{} has a wildcard", quoted(text)), help));
+    }
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(Wrong::new(format!("{} is an address", quoted(text)), "write the name that clients use"));
+    }
+    values::hostname(text)?;
+    Ok(text.to_ascii_lowercase())
+}
+
+/// An address that can stand in a `mailto:` URL: no character may end the address or begin another part of the URL.
+fn email(text: &str) -> Result<String, Wrong> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-/=^_`{|}~.@".contains(&byte);
+    let parts = text.split_once('@').is_some_and(|(user, host)| !user.is_empty() && values::hostname(host).is_ok());
+    if parts && text.bytes().all(is_allowed) {
+        return Ok(text.to_owned());
+    }
+    Err(Wrong::new(format!("{} is not an email address", quoted(text)), "like \"ops@example.com\""))
 }

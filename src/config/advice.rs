@@ -2,18 +2,17 @@
 //!
 //! A rule looks at the configuration as it runs. It looks at the text only to tell a written value from a default.
 
-mod addresses;
 mod keys;
 
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::read::Source;
-use super::{AccessLog, AdminAddress, Config, Limit, UNLIMITED};
+use super::{AccessLog, Address, AdminAddress, Config, Limit, UNLIMITED, Upstream};
 use crate::limit::{Rate, Strategy};
 
 pub(super) struct Advised<'a> {
@@ -38,13 +37,13 @@ const RULES: &[Rule] = &[
     hosts_of_others,
     log_file_without_lines,
     drain_delay_unseen,
-    addresses::names_never_looked_up,
+    names_never_looked_up,
     inspected_beyond_the_maximum,
     checks_that_overlap,
     keys::networks_of_other_keys,
     keys::never_missing,
     no_spans,
-    addresses::own_listeners,
+    own_listeners,
 ];
 
 pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Source<'_>) {
@@ -131,9 +130,9 @@ fn retries(advised: &Advised<'_>) -> Vec<Advice> {
             all.push(Advice::new(&[&"upstreams", name, &"retry", &"status"], message, "set `retries`, or remove it"));
         }
         let path: [&dyn Display; 3] = [&"upstreams", name, &"retries"];
-        let is_alone = matches!(&upstream.servers[..], [server] if addresses::is_one(&server.address));
+        let is_alone = matches!(&upstream.servers[..], [server] if is_one(&server.address));
         if retries > 0 && is_alone && advised.written(&path).is_some() {
-            let message = format!("`{name}` has one server, and a request is sent again to another one only");
+            let message = format!("`{name}` has one server, and a request is sent again only to another one");
             all.push(Advice::new(&path, message, "add another server, or remove `retries`"));
         }
     }
@@ -187,7 +186,7 @@ fn checks_that_overlap(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     let overlapping = checked.filter(|(_, health)| health.timeout > health.interval);
     let advice = |(name, _): (&String, _)| {
         let message = format!("the `timeout` of the checks of `{name}` is longer than their `interval`");
-        let help = "make it shorter: a server that does not answer is checked less often than it says";
+        let help = "make it shorter: a server that does not answer is checked less often than `interval` says";
         Advice::new(&[&"upstreams", name, &"health", &"timeout"], message, help)
     };
     overlapping.map(advice).collect()
@@ -203,4 +202,60 @@ fn no_spans(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
 /// Parses an address with or without brackets.
 fn address(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// Whether the server always has one address; a name may have several.
+fn is_one(server: &Address) -> bool {
+    match server {
+        Address::Http { host, .. } => address(host).is_some(),
+        Address::Unix(_) | Address::Echo => true,
+    }
+}
+
+/// `resolve_every` without any name to look up.
+fn names_never_looked_up(advised: &Advised<'_>) -> Vec<Advice> {
+    let has_no_names = |upstream: &&Upstream| upstream.servers.iter().all(|server| is_one(&server.address));
+    let advice = |upstream: &Upstream| {
+        let path: [&dyn Display; 3] = [&"upstreams", &upstream.name, &"resolve_every"];
+        advised.written(&path)?;
+        let message =
+            format!("`resolve_every` of `{}` has no effect: its servers are addresses, not names", upstream.name);
+        Some(Advice::new(&path, message, "remove it, or name the servers"))
+    };
+    advised.config.upstreams.iter().filter(has_no_names).filter_map(advice).collect()
+}
+
+/// Upstreams that send to a listener of this gateway.
+fn own_listeners(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let admin = config.admin.iter().filter_map(|admin| match admin.listen {
+        AdminAddress::Tcp(address) => Some(address),
+        AdminAddress::Unix(_) => None,
+    });
+    let listeners: Vec<SocketAddr> = config.listeners().map(|listener| listener.address).chain(admin).collect();
+    let mut all = Vec::new();
+    for upstream in &config.upstreams {
+        for (index, server) in upstream.servers.iter().enumerate() {
+            let Address::Http { host, port, .. } = &server.address else { continue };
+            if let Some(listener) = listeners.iter().find(|listener| is_own(listener, host, *port)) {
+                let message =
+                    format!("a server of `{}` is this gateway itself, which listens on {listener}", upstream.name);
+                let help = "name the server behind it: a request that comes back twice is answered 508";
+                all.push(Advice::new(&[&"upstreams", &upstream.name, &"servers", &index], message, help));
+            }
+        }
+    }
+    all
+}
+
+fn is_own(listener: &SocketAddr, host: &str, port: u16) -> bool {
+    let (own, is_local) = (listener.ip().to_canonical(), host.eq_ignore_ascii_case("localhost"));
+    let is_reached = match address(host).map(|address| address.to_canonical()) {
+        Some(address) => address == own || (own.is_unspecified() && is_of_this_machine(address)),
+        None => is_local && (own.is_loopback() || own.is_unspecified()),
+    };
+    port == listener.port() && is_reached
+}
+
+fn is_of_this_machine(address: IpAddr) -> bool {
+    address.is_loopback() || address.is_unspecified()
 }

@@ -1,7 +1,6 @@
 //! Checks across sections: names that routes use, captures that keys use, addresses of listeners, duplicate routes.
 
-mod descriptors;
-mod overflow;
+mod named_limits;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,9 +8,10 @@ use std::ops::Range;
 
 use http::Method;
 
-use super::file::{Answer, Draft, RouteDraft};
+use super::file::Draft;
 use super::read::{Name, Source};
 use super::report::{either, nearest};
+use super::route::{Answer, Draft as RouteDraft};
 use super::spellings::{unmatchable, ways_around};
 use super::{
     Action, Balance, Config, Cost, DEFAULT_PRIORITY, Decisions, Host, PathPattern, Route, Segment, Source as KeySource,
@@ -28,7 +28,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         source.report(0..0, source.no_routes(), SMALLEST);
     }
     indistinct(&draft.routes, source);
-    overflow::check(&draft, source);
+    named_limits::check_pools(&draft, source);
     let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
     unused(&draft, source);
     ways_around(&draft.routes, draft.server.paths, source);
@@ -36,7 +36,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     unknown_tiers(&draft, &routes, source);
     unused_priorities(&draft, source);
     unseen(&draft, source);
-    let descriptors = descriptors::resolve(&draft, source);
+    let descriptors = named_limits::resolve_descriptors(&draft, source);
     let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
     let config = Config {
         server: draft.server,
@@ -149,12 +149,11 @@ fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     }
     for (name, limit) in draft.limits.iter().filter_map(|(name, limit)| Some((name, limit.as_ref()?))) {
         if matches!(limit.cost, Cost::OnStatus(..) | Cost::ResponseHeader { .. } | Cost::Tokens(_)) {
-            let message =
-                format!("no response tells what a request costs `{}`: other proxies do not show any", name.text);
+            let message = format!("the cost in `{}` comes from responses, which other proxies do not show", name.text);
             source.warn(
                 name.span.clone(),
                 message,
-                "each request is charged what is reserved: use a cost that is known before",
+                "each request is charged what is reserved: use a cost that is known in advance",
             );
         }
         let is_hidden = |part: &&KeySource| matches!(part, KeySource::Json(_) | KeySource::ClientCert);
@@ -199,13 +198,13 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         }
         if let (Some(limit), Some(path)) = (&draft.limits[index].1, &route.path) {
             captures(&limit.name, limit.sources(), path, name, source);
-            for pool in overflow::pools(&limits[limits.len() - 1..], draft) {
+            for pool in named_limits::pools(&limits[limits.len() - 1..], draft) {
                 let pool = draft.limits[pool].1.iter();
                 pool.for_each(|pool| captures(&pool.name, pool.sources(), path, name, source));
             }
         }
     }
-    let pools = overflow::pools(&limits, draft);
+    let pools = named_limits::pools(&limits, draft);
     let action = match route.answer.as_ref()? {
         Answer::Respond { status, body, content_type } => {
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
@@ -249,6 +248,9 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     if index.is_none() {
         let names: Vec<&str> = defined.iter().map(|(candidate, _)| candidate.text).collect();
         let help = match nearest(name.text, names.iter().copied()) {
+            _ if name.text.contains("://") => {
+                format!("give it a name: [{what}s.NAME] with servers = [{:?}], and write that name here", name.text)
+            }
             Some(near) => format!("did you mean `{near}`?"),
             None if names.is_empty() => format!("define it: [{what}s.{}]", name.text),
             None => format!("define it: [{what}s.{}], or use {}", name.text, either(&names)),

@@ -1,17 +1,21 @@
 //! The text of a configuration: of one file, of the files of a folder, or from a server.
+//!
+//! Environment variables in its values are replaced: `${NAME}`, or `${NAME:-text}` with a default, as in shells. `$${` stands
+//! for `${`.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{env, io};
 
 use toml::Spanned;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::merge::Merge;
 use super::read::Source;
-use super::report::{self, Problem};
+use super::report::{self, Problem, quoted};
+use super::syntax;
 use super::texts::Texts;
-use super::{Admin, Config, Problems, advice, check, file, variables};
+use super::{Admin, Config, Problems, advice, check, file};
 
 /// For a file of a folder that is not there.
 const NO_FILE: &str =
@@ -102,13 +106,13 @@ impl<'a> Document<'a> {
         for start in &self.starts {
             let text = &self.texts.whole()[self.texts.file(*start)];
             let (table, errors) = DeTable::parse_recoverable(text);
-            parsed.problems.extend(report::all_syntax(text, *start, &errors));
-            parsed.is_broken |= errors.iter().any(|error| !report::is_duplicate(error));
+            parsed.problems.extend(syntax::all(text, *start, &errors));
+            parsed.is_broken |= errors.iter().any(|error| !syntax::is_duplicate(error));
             merge.add(table.into_inner(), *start);
         }
         let (mut table, problems) = merge.finish();
         parsed.problems.extend(problems);
-        variables::expand(&mut table, &mut parsed.problems);
+        expand(&mut table, &mut parsed.problems);
         parsed.table = Spanned::new(0..0, table);
         parsed
     }
@@ -128,4 +132,123 @@ fn text(bytes: Vec<u8>) -> Result<String, (String, Problem)> {
         let problem = report::not_utf8(error.as_bytes(), error.utf8_error().valid_up_to());
         (shown, problem)
     })
+}
+
+type Lookup<'v> = &'v dyn Fn(&str) -> Result<Option<String>, &'static str>;
+
+/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
+fn expand(table: &mut DeTable<'_>, problems: &mut Vec<Problem>) {
+    each_text(table, &value_of, problems);
+}
+
+fn value_of(name: &str) -> Result<Option<String>, &'static str> {
+    match env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err("is not UTF-8"),
+    }
+}
+
+fn each_text(table: &mut DeTable<'_>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+    for (_, value) in table.iter_mut() {
+        value_texts(value, lookup, problems);
+    }
+}
+
+fn value_texts(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+    let span = value.span();
+    match value.get_mut() {
+        DeValue::String(text) if text.contains("${") => match expanded(text, lookup) {
+            Ok(value) => *text = value.into(),
+            Err((message, help)) => problems.push(Problem { span, message, help: Some(help.to_owned()) }),
+        },
+        DeValue::Array(list) => list.iter_mut().for_each(|value| value_texts(value, lookup, problems)),
+        DeValue::Table(table) => each_text(table, lookup, problems),
+        _ => {}
+    }
+}
+
+/// The error is a message and its help.
+fn expanded(text: &str, lookup: Lookup<'_>) -> Result<String, (String, &'static str)> {
+    const FORM: &str = "write ${NAME} or ${NAME:-default}; the text ${ itself is written $${";
+    let (mut done, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find("${") {
+        let (before, after) = (&rest[..at], &rest[at + 2..]);
+        if let Some(before) = before.strip_suffix('$') {
+            done.extend([before, "${"]);
+            rest = after;
+            continue;
+        }
+        let end = after.find('}').ok_or_else(|| (format!("a variable in {} has no }}", quoted(text)), FORM))?;
+        let (name, default) = match after[..end].split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (&after[..end], None),
+        };
+        let is_name = |name: &str| {
+            !name.starts_with(|first: char| first.is_ascii_digit())
+                && !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        if !is_name(name) {
+            return Err((format!("{} is not the name of a variable", quoted(name)), FORM));
+        }
+        let found = lookup(name).map_err(|why| {
+            (format!("the environment variable {} {why}", quoted(name)), "set it where the gateway is started")
+        })?;
+        // As in shells, an empty variable gets the default too.
+        let value = match (found, default) {
+            (Some(value), Some(default)) if value.is_empty() => default.to_owned(),
+            (Some(value), _) => value,
+            (None, Some(default)) => default.to_owned(),
+            (None, None) => {
+                let help = "set it where the gateway is started, or write ${NAME:-default}";
+                return Err((format!("there is no environment variable {}", quoted(name)), help));
+            }
+        };
+        done.extend([before, value.as_str()]);
+        rest = &after[end + 1..];
+    }
+    Ok(done + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<String, String> {
+        let lookup = |name: &str| match name {
+            "A" => Ok(Some("a}b${A}".to_owned())),
+            "EMPTY" => Ok(Some(String::new())),
+            "BAD" => Err("is not UTF-8"),
+            _ => Ok(None),
+        };
+        expanded(text, &lookup).map_err(|(message, _)| message)
+    }
+
+    #[test]
+    fn variables_are_replaced_once() {
+        for (text, expected) in [
+            ("${A}", "a}b${A}"),
+            ("x${A}y${EMPTY}z", "xa}b${A}yz"),
+            ("${EMPTY:-d}${NONE:-e f:-g}", "de f:-g"),
+            ("${NONE:-}", ""),
+            ("$${A} $A $ {A} {A}", "${A} $A $ {A} {A}"),
+            ("$$${A}", "$${A}"),
+            ("\u{e4}${A}\u{e4}", "\u{e4}a}b${A}\u{e4}"),
+        ] {
+            assert_eq!(of(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, why) in [
+            ("${NONE}", "there is no environment variable \"NONE\""),
+            ("${BAD}", "is not UTF-8"),
+            ("${A", "has no }"),
+            ("${}", "\"\" is not the name"),
+            ("${1A}", "is not the name"),
+            ("${A-b}", "is not the name"),
+            ("${ A }", "is not the name"),
+        ] {
+            let said = of(text).unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
 }

@@ -1,13 +1,28 @@
-//! `[jwt.NAME]` as it runs: which issuers are trusted, and where requests have their tokens.
+//! `[jwt.NAME]`: which issuers are trusted, and where requests have their tokens.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Action, Balance, Config, Route, Source, Upstream};
-use crate::base::jwt::{Algorithm, KeySet};
+use http::header;
+
+use super::key::Source;
+use super::kinds::{flag, shaped, text, words};
+use super::pem_files::SystemAuthorities;
+use super::read::{Field, Kind, Name, Shape, Wrong, report_repeated, tables};
+use super::regular_file::{self, NamedFile};
+use super::report::{did_you_mean, either, quoted};
+use super::values::{self, named_section};
+use super::{Action, Balance, Config, Route, Upstream};
+use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
+
+const ISSUER: &str = "add what tokens have as `iss`: issuer = \"https://login.example.com/\"";
+const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login.example.com/.well-known/jwks.json\", \
+                    or a file";
+
+const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 
 /// Tokens of one issuer.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,4 +87,152 @@ fn claims<'a>(sources: impl Iterator<Item = &'a Source>, token: &str) -> impl It
         Source::Jwt { name, claim } if name == token => Some(claim.as_str()),
         _ => None,
     })
+}
+
+tables! {
+    /// An issuer whose tokens the gateway trusts (docs/clients.md).
+    keys {
+        /// Tokens must have this as `iss`.
+        issuer: () = text().required() => "https://login.example.com/";
+        /// Tokens must have one of these as `aud`; without this key they must have no `aud`.
+        audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
+        /// The issuer's keys: an `https://` URL, an `http://` one on this machine, or a file.
+        jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";
+        /// The allowed signature algorithms.
+        algorithms: Algorithm =
+            Kind { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()
+            => ["RS256", "ES256"];
+        /// Where the token is: `"bearer"` (`Authorization: Bearer`), `"header:NAME"` or `"cookie:NAME"`.
+        from: () = shaped(Shape::Pattern("^(bearer|header:.+|cookie:.+)$")), "bearer";
+        /// Answers 401 to requests without a valid token, on routes that use the token.
+        required: bool = flag(), false;
+    }
+}
+
+/// `None` if the section has an error.
+pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwt> {
+    let section = named_section(name, field, "jwt", "a token", &keys::TABLE)?;
+    let issuer = section.required(&keys::issuer, ISSUER).and_then(|field| field.parse(not_empty));
+    let audience = section.field(&keys::audience).map_or(Some(Vec::new()), |field| texts(&field));
+    let signed = section.required(
+        &keys::algorithms,
+        &format!("add how its tokens are signed: algorithms = {}", keys::algorithms.example),
+    );
+    let signed = signed.and_then(|field| algorithms(&field));
+    let located = section.required(&keys::jwks, JWKS);
+    let jwks = located.as_ref().and_then(|field| jwks(field, system));
+    let from = section.read_as(&keys::from, |field| field.parse(from));
+    let required = section.read(&keys::required);
+    section.close();
+    let (jwks, signed) = (jwks?, signed?);
+    fit(&jwks, &located?, &signed)?;
+    Some(Jwt {
+        name: name.text.to_owned(),
+        issuer: issuer?,
+        audience: audience?,
+        jwks,
+        algorithms: signed.into_iter().map(|(algorithm, _)| algorithm).collect(),
+        from,
+        required,
+    })
+}
+
+fn not_empty(text: &str) -> Result<String, Wrong> {
+    if text.is_empty() {
+        Err(Wrong::new("the text is empty", "write what tokens have here"))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+fn texts(field: &Field<'_>) -> Option<Vec<String>> {
+    let list = field.list(&keys::audience)?;
+    let texts: Vec<_> = list.iter().map(|field| field.parse(not_empty)).collect();
+    texts.into_iter().collect()
+}
+
+fn algorithms<'a>(field: &Field<'a>) -> Option<Vec<(Algorithm, Field<'a>)>> {
+    let list = field.list(&keys::algorithms)?;
+    let read = |field: Field<'a>| {
+        if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
+            field.report(
+                "tokens without a signature are never accepted",
+                format!("write how tokens are signed: {}", keys::algorithms.example),
+            );
+            return None;
+        }
+        Some((field.parse(algorithm)?, field))
+    };
+    let algorithms: Vec<_> = list.into_iter().map(read).collect();
+    let algorithms: Vec<_> = algorithms.into_iter().collect::<Option<_>>()?;
+    report_repeated(&algorithms, "this algorithm", "list it once");
+    (!algorithms.is_empty()).then_some(algorithms)
+}
+
+fn algorithm(text: &str) -> Result<Algorithm, Wrong> {
+    let found = ALGORITHMS.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm);
+    let names = ALGORITHMS.map(|(name, _)| name);
+    let help = || did_you_mean(text, &names, &format!("allowed: {}", either(&names)));
+    found.ok_or_else(|| Wrong::new(format!("{} is not an algorithm of signatures", quoted(text)), help()))
+}
+
+fn from(text: &str) -> Result<Source, Wrong> {
+    match text.split_once(':') {
+        None if text == "bearer" => Ok(Source::Bearer),
+        Some(("header", name)) => match values::header(name)? {
+            header::AUTHORIZATION => {
+                let help = "write \"bearer\", which reads Authorization: Bearer";
+                Err(Wrong::new("this header contains more than a token", help))
+            }
+            name => Ok(Source::Header(name)),
+        },
+        Some(("cookie", name)) if values::header(name).is_ok() => Ok(Source::Cookie(name.to_owned())),
+        Some(("cookie", name)) => {
+            Err(Wrong::new(format!("{} is not the name of a cookie", quoted(name)), "like `cookie:session`"))
+        }
+        _ => Err(Wrong::new(format!("{} is not where a token can be", quoted(text)), FROM)),
+    }
+}
+
+/// A file, which is read here, or a URL, which is not asked yet.
+fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
+    if field.text()?.contains("://") {
+        let url = field.hiding_query().parse(values::document)?;
+        let tls = match url.server_name {
+            None => None,
+            Some(_) => Some(system.tls(field)?),
+        };
+        return Some(Jwks::Server { url, tls });
+    }
+    let file = NamedFile::new(field)?;
+    let bytes = regular_file::read(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
+    let help = "a JWK Set is {\"keys\": [...]}; a key for HS256 is of the type oct and has at least 32 bytes";
+    let keys = KeySet::parse(&bytes, KeyOrigin::File);
+    let keys = keys.map_err(|error| field.report(format!("{}: {error}", quoted(file.name)), help)).ok()?;
+    Some(Jwks::File { path: file.path(), keys: Arc::new(keys) })
+}
+
+/// Checks that these keys can verify tokens of each algorithm.
+fn fit(jwks: &Jwks, field: &Field<'_>, algorithms: &[(Algorithm, Field<'_>)]) -> Option<()> {
+    let mut fits = Some(());
+    for (algorithm, listed) in algorithms {
+        let name = algorithm_name(*algorithm);
+        match jwks {
+            Jwks::Server { .. } if needs_secret(*algorithm) => {
+                let help =
+                    "the key would be a secret that a server tells everybody: use jwks = \"FILE\", or RS256 or ES256";
+                listed.report(format!("`{name}` needs keys from a file"), help);
+                fits = None;
+            }
+            Jwks::File { keys, .. } if !keys.has_key_for(*algorithm) => {
+                let help = "add such a key to the file, or remove the algorithm; RS and PS need a key of the type RSA, \
+                            ES256 one of the curve P-256, ES384 of P-384, EdDSA of Ed25519, HS256 a secret of the type \
+                            oct of at least 32 bytes";
+                field.report(format!("the file has no key for `{name}`"), help);
+                fits = None;
+            }
+            Jwks::Server { .. } | Jwks::File { .. } => {}
+        }
+    }
+    fits
 }

@@ -1,10 +1,32 @@
-//! The key of a limit, and where its parts are in a request.
+//! The key of a limit, where its parts are in a request, and how the file spells it: sources joined by `|`, or a list of such
+//! parts.
 
 use std::fmt;
 
 use http::HeaderName;
 
-use crate::tokens::pointer::Pointer;
+use super::read::{Field, Name, Setting, Shape, Wrong};
+use super::report::{did_you_mean, either, nearest, quoted};
+use super::values;
+use crate::tokens::pointer::{Pointer, PointerError};
+
+/// Sources joined by `|`, or a list of such texts.
+pub(super) const KEY_SHAPE: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
+
+const PLAIN: [(&str, Source); 8] = [
+    ("client-ip", Source::ClientIp { v6: 64 }),
+    ("bearer", Source::Bearer),
+    ("path", Source::Path),
+    ("host", Source::Host),
+    ("method", Source::Method),
+    ("route", Source::Route),
+    ("client-cert", Source::ClientCert),
+    ("global", Source::Global),
+];
+
+const POINTER: &str = "a pointer (RFC 6901) begins with a slash, like json:/model or json:/metadata/user";
+const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
+                       method, route, client-cert, jwt:CLAIM, json:/POINTER, descriptor:NAME and global";
 
 /// All parts together are the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +155,225 @@ impl fmt::Display for Source {
             Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Descriptor(name) => write!(f, "descriptor:{name}"),
             Self::Global => f.write_str("global"),
+        }
+    }
+}
+
+/// The names of all `[jwt.*]`.
+pub(super) struct Names<'a>(Vec<&'a str>);
+
+impl<'a> Names<'a> {
+    pub(super) fn new(sections: &[(Name<'a>, Field<'a>)]) -> Self {
+        Self(sections.iter().map(|(name, _)| name.text).collect())
+    }
+
+    /// Reads what follows `jwt:` in a source: `NAME:CLAIM`, or `CLAIM` if there is only one `[jwt.*]`. The names of some claims
+    /// are URLs and have colons, so a first part that is not the name of a token belongs to the claim.
+    pub(super) fn claim(&self, text: &str) -> Result<Source, Wrong> {
+        let Self(names) = self;
+        let Some(first) = names.first() else {
+            return Err(Wrong::new(
+                "there is no [jwt.*], so there are no claims",
+                "define whose tokens are accepted: [jwt.site]",
+            ));
+        };
+        let split = text.split_once(':').filter(|(name, _)| names.contains(name));
+        let (name, claim) = match (split, names.len()) {
+            (Some(split), _) => split,
+            (None, 1) => (*first, text),
+            (None, _) => {
+                let name = text.split(':').next().unwrap_or_default();
+                let all = format!("write which token it is from: `jwt:NAME:CLAIM` with the name {}", either(names));
+                let help = if text.contains(':') { did_you_mean(name, names, &all) } else { all };
+                return Err(Wrong::new(format!("`jwt:{text}` does not say which token it is from"), help));
+            }
+        };
+        // A claim whose name begins almost like the name of a token is more likely a typing mistake.
+        let nearly = text.split_once(':').filter(|_| split.is_none()).and_then(|(name, claim)| {
+            let near = nearest(name, names.iter().copied())?;
+            Some(format!("did you mean `jwt:{near}:{claim}`?"))
+        });
+        if let Some(help) = nearly {
+            return Err(Wrong::new(format!("there is no [jwt.{}]", text.split(':').next().unwrap_or_default()), help));
+        }
+        if claim.is_empty() || claim.trim() != claim || claim.contains(char::is_control) {
+            let help = format!("write the name of a claim of the token, like `jwt:{name}:sub`");
+            return Err(Wrong::new(format!("{} is not the name of a claim", quoted(claim)), help));
+        }
+        Ok(Source::Jwt { name: name.to_owned(), claim: claim.to_owned() })
+    }
+}
+
+/// The key of a limit, or of an upstream that balances by a hash.
+pub(super) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
+    let part = |text: &str| part(text, jwts);
+    if !field.is_list() {
+        return Some(Key { parts: vec![field.parse(part)?] });
+    }
+    let parts: Vec<_> = field.list(key)?.iter().map(|field| field.parse(part)).collect();
+    Some(Key { parts: parts.into_iter().collect::<Option<_>>()? })
+}
+
+/// Sources joined by `|`.
+fn part(text: &str, jwts: &Names<'_>) -> Result<Vec<Source>, Wrong> {
+    let mut start = 0;
+    let mut sources = Vec::new();
+    for piece in text.split('|') {
+        let word = piece.trim();
+        let from = start + (piece.len() - piece.trim_start().len());
+        let place = from..from + word.len();
+        let source =
+            source(word, jwts).map_err(|wrong| if word.is_empty() { wrong } else { wrong.at(place.clone()) })?;
+        if sources.contains(&source) {
+            return Err(Wrong::new(format!("`{source}` is written twice"), "remove one of them").at(place));
+        }
+        sources.push(source);
+        start += piece.len() + 1;
+    }
+    Ok(sources)
+}
+
+pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
+    let plain = |word: &str| PLAIN.iter().find(|(name, _)| *name == word).map(|(_, source)| source.clone());
+    let Some((kind, name)) = word.split_once(':') else {
+        return match word {
+            "" => Err(Wrong::new("a source is missing", SOURCES)),
+            "json" => Err(Wrong::new("`json` has no pointer", POINTER)),
+            "jwt" => Err(Wrong::new("`jwt` has no claim", "write which one: \"jwt:CLAIM\", or \"jwt:NAME:CLAIM\"")),
+            "header" | "cookie" | "query" | "descriptor" => {
+                Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
+            }
+            _ => plain(word).ok_or_else(|| unknown(word, word)),
+        };
+    };
+    match kind {
+        "client-ip" => {
+            let help = "IPv6 addresses are cut to this prefix length, from 1 to 128, like `client-ip:56`";
+            let prefix = name.parse().ok().filter(|v6| (1..=128).contains(v6));
+            let wrong = || Wrong::new(format!("{} is not a prefix length", quoted(name)), help);
+            prefix.map(|v6| Source::ClientIp { v6 }).ok_or_else(wrong)
+        }
+        "header" => values::header(name).map(Source::Header),
+        "jwt" => jwts.claim(name),
+        "cookie" if values::header(name).is_ok() => Ok(Source::Cookie(name.to_owned())),
+        "query" if !name.is_empty() && !name.contains(char::is_control) => Ok(Source::Query(name.to_owned())),
+        "cookie" | "query" => {
+            Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
+        }
+        "json" => pointer(name).map(Source::Json),
+        "descriptor" if name.is_empty() => {
+            Err(Wrong::new("`descriptor` has no name", "write which entry: \"descriptor:remote_address\""))
+        }
+        "descriptor" => Ok(Source::Descriptor(name.to_owned())),
+        "path" => values::capture(name).map(|()| Source::Capture(name.to_owned())),
+        _ if plain(kind).is_some() => {
+            Err(Wrong::new(format!("`{kind}` takes no name"), format!("write `{kind}` alone")))
+        }
+        _ => Err(unknown(word, kind)),
+    }
+}
+
+pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
+    if text.is_empty() {
+        return Err(Wrong::new("a JSON pointer is missing", POINTER));
+    }
+    text.parse()
+        .map_err(|why: PointerError| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
+}
+
+fn unknown(word: &str, kind: &str) -> Wrong {
+    let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
+    names.extend(["header", "cookie", "query", "jwt", "json", "descriptor"]);
+    let help = elsewhere(word).map(|meant| format!("did you mean `{meant}`? {SOURCES}"));
+    let help = help.unwrap_or_else(|| did_you_mean(kind, &names, SOURCES));
+    Wrong::new(format!("{} is not a source of keys", quoted(word)), help)
+}
+
+/// What a name of other proxies probably means.
+fn elsewhere(word: &str) -> Option<String> {
+    let word = word.trim_start_matches('$').to_ascii_lowercase();
+    match word.as_str() {
+        "ip" | "src" | "address" | "remote_addr" | "binary_remote_addr" | "remote_address" => {
+            Some("client-ip".to_owned())
+        }
+        "authorization" | "user-agent" => Some(format!("header:{word}")),
+        _ if word.starts_with("x-") && !word.contains(':') => Some(format!("header:{word}")),
+        _ => word.strip_prefix("http_").map(|header| format!("header:{}", header.replace('_', "-"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_proxies_are_understood() {
+        for (word, meant) in [
+            ("$binary_remote_addr", "client-ip"),
+            ("ip", "client-ip"),
+            ("X-Api-Key", "header:x-api-key"),
+            ("$http_x_api_key", "header:x-api-key"),
+        ] {
+            assert_eq!(elsewhere(word).as_deref(), Some(meant), "{word}");
+        }
+        assert_eq!(elsewhere("x-y:z"), None);
+        assert_eq!(elsewhere("clientip"), None);
+    }
+
+    #[test]
+    fn reads_every_source() {
+        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|json:/a/b|descriptor:remote_address|global";
+        let sources = part(text, &Names::new(&[])).unwrap();
+        assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
+    }
+
+    #[test]
+    fn refuses_other_sources() {
+        for text in [
+            "",
+            "|",
+            "client-ip|",
+            "client-ip:0",
+            "client-ip:129",
+            "header:",
+            "header:a b",
+            "cookie:",
+            "cookie:a=b",
+            "query:",
+            "path:",
+            "path:a/b",
+            "json:",
+            "json:model",
+            "descriptor",
+            "descriptor:",
+            "bearer:x",
+            "client-cert:CN",
+            "ip",
+            "host|host",
+        ] {
+            assert!(part(text, &Names::new(&[])).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_claim_may_be_a_url_and_a_name_is_only_needed_among_several() {
+        let (none, one, two) = (Names(vec![]), Names(vec!["site"]), Names(vec!["site", "staff"]));
+        let claim = |names: &Names<'_>, text: &str| names.claim(text).map(|source| source.to_string()).ok();
+        for (text, by_one, by_two) in [
+            ("sub", Some("jwt:site:sub"), None),
+            ("site:sub", Some("jwt:site:sub"), Some("jwt:site:sub")),
+            ("staff:sub", Some("jwt:site:staff:sub"), Some("jwt:staff:sub")),
+            ("https://a.test/plan", Some("jwt:site:https://a.test/plan"), None),
+            ("site:https://a.test/plan", Some("jwt:site:https://a.test/plan"), Some("jwt:site:https://a.test/plan")),
+            ("site:site:sub", Some("jwt:site:site:sub"), Some("jwt:site:site:sub")),
+            ("sites:sub", None, None),
+            ("site:", None, None),
+            ("site: sub", None, None),
+            ("", None, None),
+        ] {
+            assert_eq!(claim(&one, text).as_deref(), by_one, "{text}");
+            assert_eq!(claim(&two, text).as_deref(), by_two, "{text}");
+            assert_eq!(claim(&none, text), None);
         }
     }
 }

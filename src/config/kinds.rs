@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use super::read::{Field, Kind, Shape, Wrong};
 use super::report::quoted;
-use super::{UNLIMITED, values};
+use super::values;
 use crate::base::share::WHOLE;
 use crate::base::units;
 use crate::tokens::{MAX_WEIGHT, Weight};
@@ -16,6 +16,12 @@ use crate::tokens::{MAX_WEIGHT, Weight};
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
 pub(super) const WAIT_OR_ZERO: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+/// A status as a number or a text, or a class of statuses.
+pub(super) const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
+
+/// Stands for a body size without a limit.
+pub const UNLIMITED: u64 = u64::MAX;
 
 const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Kind<T>) -> Option<T>) -> Kind<T> {
     Kind { shape, words: &[], read, at_start: false, required: false }

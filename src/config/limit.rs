@@ -1,20 +1,42 @@
-//! `[limits.*]`: what is counted, how much is allowed, and what happens beyond that.
+//! `[limits.NAME]`: what is counted, how much is allowed, and what happens beyond that.
 
-use std::ops::RangeInclusive;
+mod rates;
+mod tokens;
+mod cost;
+mod exceptions;
+mod temporary;
+mod overrides_file;
+mod quotas;
+mod on_limit;
+mod reader;
+
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 
-use super::ban::Ban;
-use super::key::{Key, Missing, Source};
-use super::on_limit::{OnLimit, Role};
-use super::quotas::Quotas;
-use super::slow::Slow;
-use super::token_cost::TokenCost;
-use crate::config::known_keys::KnownKeys;
-use crate::config::overrides::{Allowance, Overrides};
-use crate::limit::{self, Rate};
+use super::key::{KEY_SHAPE, Key, Missing, Source};
+use super::kinds::{flag, number, shaped, text, wait, words};
+use super::known_keys::KnownKeys;
+use super::overrides::{Allowance, Overrides};
+use super::read::{Shape, tables};
+use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strategy};
+
+pub use cost::Cost;
+pub use exceptions::Tiers;
+pub(super) use on_limit::ban;
+pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
+#[cfg(not(feature = "postgres"))]
+pub use quotas::PostgresUrl;
+pub(super) use quotas::keys as quota_keys;
+pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
+pub(super) use reader::{Overflow, read};
+pub use temporary::{quota_rates, temporary_again, temporary_override};
+pub(super) use tokens::cost as cost_keys;
+pub use tokens::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
+
+use rates::{Counting, RATES};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
@@ -105,32 +127,19 @@ impl Limit {
         });
         self.rates.iter().chain(tiers).chain(overrides.flatten())
     }
-}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cost {
-    /// 1 to 2^32.
-    Fixed(u64),
-    /// The number in this request header; 1 if it is not a valid cost.
-    RequestHeader(HeaderName),
-    ResponseHeader {
-        name: HeaderName,
-        /// Charged until the response arrives, and kept if the response has no valid cost. 1 to 2^32.
-        reserve: u64,
-    },
-    /// Charged until the response arrives, and kept if the response has one of these statuses.
-    OnStatus(u64, Vec<RangeInclusive<u16>>),
-    Tokens(Arc<TokenCost>),
-}
+    /// How all rates but those of the calendar are counted.
+    pub fn strategy(&self) -> Option<&Strategy> {
+        self.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)))
+    }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tiers {
-    /// Where a request has the name of its tier.
-    pub source: Source,
-    /// At least one tier, each with at least one rate. Requests without a known tier get the rates of the limit.
-    pub rates: Vec<(String, Vec<Rate>)>,
-    /// Tiers whose requests have another priority than that of their route.
-    pub priorities: Vec<(String, u8)>,
+    /// How the rates of the calendar are counted, if there are any.
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.all_rates().find_map(|rate| match rate.strategy() {
+            Strategy::Calendar(calendar) => Some(calendar),
+            _ => None,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,5 +160,84 @@ impl HeaderStyle {
     /// Whether the style is that of a provider of language models, which also defines the form of errors.
     pub fn is_of_provider(self) -> bool {
         matches!(self, Self::OpenAi | Self::Anthropic)
+    }
+}
+
+tables! {
+    /// What the gateway counts, and how much it allows (docs/limits.md).
+    keys {
+        /// What the limit counts by: a source such as `client-ip` or `header:NAME`, several joined by `|` (the first one
+        /// present is used), or a list (all are used together).
+        key: () = shaped(KEY_SHAPE).required() => ["header:x-api-key | client-ip", "method"];
+        /// What is allowed: N per `s`, `m`, `h`, `d` or a duration from 1s to 31d; `"5000/day"`, `"1000000/month"` by the
+        /// calendar. A request must fit all rates. Required without `max_in_flight`.
+        rates: () = shaped(RATES) => ["10/s", "3000/10m"];
+        /// How the limit counts requests: `"fixed-window"` from a key's first request on, `"moving-window"` exactly, with N
+        /// up to 10 000, `"token-bucket"` with bursts: `"10/s burst 50"`.
+        strategy: Counting = words(&[
+            ("sliding-window", Counting::Sliding), ("fixed-window", Counting::Fixed), ("moving-window", Counting::Moving),
+            ("token-bucket", Counting::Bucket),
+        ]), "sliding-window";
+        /// For `"sliding-window"`: the number of buckets in a window. More buckets are more exact, and cost a counter each.
+        precision: u32 = number(1, MAX_PRECISION as u64), 1;
+        /// For `"sliding-window"`: `"weighted"` counts the oldest bucket by its share in the window, `"whole"` in full until
+        /// it is gone, so that no window ever has more than N.
+        edge: Edge = words(&[("weighted", Edge::Weighted), ("whole", Edge::Whole)]), "weighted";
+        /// The time zone in which days and months begin: an IANA name.
+        timezone: () = text(), "UTC" => "Europe/Berlin";
+        /// Divides the rates as `[store] share` says; otherwise each gateway enforces the full rates.
+        share: bool = flag(), true;
+        /// The maximum number of requests of a key in flight at the same time, in this process; with or without `rates`.
+        max_in_flight: u64 = number(1, MAX_QUOTA) => 10;
+        /// What a request costs: a number, the value of a header, or the tokens of a language model (docs/tokens.md).
+        cost: () = shaped(Shape::Or(&[Shape::Number(1, MAX_QUOTA), Shape::Table(&tokens::cost::TABLE)])), 1
+            => { request_header = "x-cost" };
+        /// For costs in tokens: models with other weights. The first match is used.
+        models: () = shaped(Shape::List(&Shape::Table(&tokens::model::TABLE), 0, 1000)) => [{ match = "gpt-4o*", output = 10 }];
+        /// Which responses the limit charges. By default all.
+        count: () = shaped(Shape::Table(&cost::count::TABLE)) => { status = ["401", "5xx"] };
+        /// What happens over the limit: `"reject"` refuses requests, `"shadow"` forwards and only reports them, `"silent"`
+        /// answers 200 without the upstream, `"delay"` holds them until there is room.
+        on_limit: OnLimit = words(&OnLimit::WORDS), "reject";
+        /// The name of another limit, a pool, which is charged instead if this limit has no room but the pool has.
+        overflow: () = text() => "spare";
+        /// For `"delay"`: the longest time that the gateway holds a request.
+        max_delay: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)), "1s";
+        /// For `"delay"` and `slow`: the maximum number of held requests per key.
+        max_delayed: usize = number(1, 100_000), 100;
+        /// Bans a key for a while if the limit has refused it too often.
+        ban: () = shaped(Shape::Table(&ban::TABLE)) => { after = 20, within = "1m", for = "10m" };
+        /// Holds requests that the limit admits before forwarding them: the fuller a rate is, the longer.
+        slow: () = shaped(Shape::Table(&on_limit::slow::TABLE)) => { from = 0.8, up_to = "2s" };
+        /// The status of a refusal, 400 to 599; for a silent limit 200 to 599, by default 200.
+        status: () = shaped(Shape::Number(200, 599)), 429;
+        /// The body of a refusal. By default a problem document (RFC 9457), with `headers = "openai"` or `"anthropic"` an error
+        /// of that provider, for a silent limit nothing.
+        body: () = text(), "" => "slow down\n";
+        /// The type of `body`. By default `application/json` if that is a JSON object or array, otherwise plain text.
+        content_type: () = text() => "text/html";
+        /// Which headers report the limit: `"draft"` sends `RateLimit` and `RateLimit-Policy` of
+        /// draft-ietf-httpapi-ratelimit-headers-10, `"github"` X-RateLimit-*, `"both"` all of these, `"none"` none;
+        /// `"openai"` and `"anthropic"` send those of the provider, whose client libraries obey them.
+        headers: HeaderStyle = words(&[
+            ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),
+            ("none", HeaderStyle::None), ("openai", HeaderStyle::OpenAi), ("anthropic", HeaderStyle::Anthropic),
+        ]), "draft";
+        /// Requests without the key share one counter, skip the limit, or get 400.
+        missing: Missing =
+            words(&[("shared", Missing::Shared), ("skip", Missing::Skip), ("reject", Missing::Reject)]), "shared";
+        /// A file with the keys that exist, up to a million: one per line, or `sha256:` and its digest. A reload reads it
+        /// again. Any other key counts as missing, so an invented key gets no counter of its own.
+        known_keys: () = text() => "keys.txt";
+        /// Keys with rates of their own. The first override that matches a key is used.
+        overrides: () = shaped(Shape::List(&Shape::Table(&exceptions::exception::TABLE), 0, usize::MAX));
+        /// A `.csv` (`key,rates`) or `.toml` file of overrides for up to a million keys; a reload reads it again.
+        overrides_file: () = text() => "overrides.csv";
+        /// The source of a request's tier; needs `tiers`.
+        tier: () = text() => "header:x-plan";
+        /// The rates of each tier, by its name; needs `tier`.
+        tiers: () = shaped(Shape::Named(&Shape::Table(&exceptions::tier::TABLE)));
+        /// Reads the rates of keys from a store, through a cache (docs/quotas.md).
+        quotas: () = shaped(Shape::Table(&quotas::keys::TABLE));
     }
 }

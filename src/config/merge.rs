@@ -7,9 +7,9 @@
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::file::root;
 use super::read::{Shape, quoted_key};
 use super::report::Problem;
-use super::settings::root;
 use super::texts::Texts;
 
 type Key<'a> = Spanned<DeString<'a>>;

@@ -111,7 +111,7 @@ impl PostgresUrl {
             return Err("it names no host".to_owned());
         }
         if ![0, 1, config.get_hosts().len()].contains(&config.get_ports().len()) {
-            return Err("it does not name one port, or one for each host".to_owned());
+            return Err("it needs one port, or one for each host".to_owned());
         }
         if tls != PostgresTls::Never {
             let names = config.get_hosts().iter().filter_map(|host| match host {

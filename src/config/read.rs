@@ -211,13 +211,7 @@ impl<'a> Field<'a> {
     }
 
     pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {
-        match read(self.text()?) {
-            Ok(value) => Some(value),
-            Err(wrong) => {
-                self.refuse(wrong);
-                None
-            }
-        }
+        read(self.text()?).map_err(|wrong| self.refuse(wrong)).ok()
     }
 
     pub(super) fn refuse(&self, wrong: Wrong) {

@@ -6,10 +6,13 @@
 use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use super::read::Field;
+use super::report::{self, quoted};
 
 /// In bytes. A million lines with hashes of 64 digits take 80 MB.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -101,7 +104,7 @@ pub enum OwnFile {
 pub fn read_own(max: u64, path: &Path) -> io::Result<OwnFile> {
     let read = RegularFile::with_flags(OFlags::RDONLY | OFlags::NOFOLLOW, max, path).and_then(|mut file| {
         if !is_own(&file.file.metadata()?) {
-            return Ok(OwnFile::Wrong("other users can have written it"));
+            return Ok(OwnFile::Wrong("other users may have written it"));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -137,6 +140,45 @@ fn kind(kind: FileType) -> &'static str {
         "a device"
     } else {
         "a socket"
+    }
+}
+
+/// Per file.
+pub(super) const MOST_REPORTED: usize = 20;
+
+pub(super) struct NamedFile<'a> {
+    pub(super) field: &'a Field<'a>,
+    /// As written in the configuration.
+    pub(super) name: &'a str,
+    path: PathBuf,
+}
+
+impl<'a> NamedFile<'a> {
+    /// Records the file as a part of the configuration. `None`, after a report, if the value is not a path.
+    pub(super) fn new(field: &'a Field<'a>) -> Option<Self> {
+        let name = field.text()?;
+        let path = field.path(name)?;
+        field.source.record(path.clone());
+        Some(Self { field, name, path })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    pub(super) fn unreadable(&self, error: &io::Error) {
+        let help = report::how_to_read(error.kind(), "a relative path starts at the folder of this file");
+        self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
+    }
+
+    pub(super) fn report(&self, line: u64, column: u64, message: &str, help: &str) {
+        self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
+    }
+
+    pub(super) fn report_rest(&self, problems: usize) {
+        if problems > MOST_REPORTED {
+            self.field.report(format!("{}: and {} more problems", self.name, problems - MOST_REPORTED), "");
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::texts::{Texts, place};
-use super::unclosed;
 
 /// The maximum number of problems that are shown.
 const SHOWN: usize = 50;
@@ -90,7 +89,13 @@ impl Problems {
     /// The only problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let texts = Texts::without_text(&path.display().to_string());
-        Self::new(Arc::new(texts), vec![unreadable(0, error, "check the path: --config FILE names another one")])
+        let help = match error.kind() {
+            io::ErrorKind::NotFound => {
+                "`--config FILE` names another one, and `gateway check --example > gateway.toml` writes one to begin with"
+            }
+            _ => "check the path: --config FILE names another one",
+        };
+        Self::new(Arc::new(texts), vec![unreadable(0, error, help)])
     }
 
     /// The only problem of a configuration without a text.
@@ -196,86 +201,6 @@ pub(super) fn not_utf8(bytes: &[u8], offset: usize) -> Problem {
     Problem { span: offset..offset + char::REPLACEMENT_CHARACTER.len_utf8(), message, help }
 }
 
-/// Unlike other syntax errors, a duplicate key leaves the rest of the file readable.
-pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
-    error.message() == "duplicate key"
-}
-
-/// `text` begins at `start` in the texts of the configuration.
-pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<Problem> {
-    let mut repeated = None;
-    // If a table is defined twice, its repeated keys are not separate mistakes.
-    let is_reported = |error: &&toml::de::Error| {
-        let at = within(text, &error.span().unwrap_or_default()).start;
-        if !is_duplicate(error) {
-            return true;
-        }
-        if table_title(text, at).is_some() {
-            repeated = Some(at);
-            return true;
-        }
-        repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
-    };
-    let shifted = |problem: Problem| Problem { span: problem.span.start + start..problem.span.end + start, ..problem };
-    let is_broken = errors.iter().any(|error| !is_duplicate(error));
-    if let Some((span, line)) = is_broken.then(|| unclosed::array(text)).flatten() {
-        // All other errors are about lines that the parser took for parts of the array.
-        let help = Some(format!("add the ] that is missing: line {line} begins something else"));
-        return vec![shifted(Problem { span, message: "syntax error: this array has no end".to_owned(), help })];
-    }
-    errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
-}
-
-/// Words the error for people who do not know the grammar.
-fn syntax(text: &str, error: &toml::de::Error) -> Problem {
-    let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
-    let written = &text[span.clone()];
-    if is_duplicate(error) {
-        return duplicate(text, span);
-    }
-    let kinds =
-        ["string values must be quoted", "invalid boolean", "invalid integer", "invalid float", "invalid datetime"];
-    let value = kinds.iter().any(|kind| error.message().starts_with(kind));
-    let (message, help) = match error.message() {
-        _ if value && written.is_empty() => ("a value is missing", "write one after the ="),
-        _ if value => ("this is not a value", "a text needs quotes, like \"10s\" or \"127.0.0.1:8080\""),
-        message if message.starts_with("key with no value") => {
-            (message, "a line is [section], key = value or # comment")
-        }
-        message => (message, ""),
-    };
-    let help = Some(help.to_owned()).filter(|help| !help.is_empty());
-    Problem { span, message: format!("syntax error: {message}"), help }
-}
-
-/// Says what is defined twice, and how to correct that.
-fn duplicate(text: &str, span: Range<usize>) -> Problem {
-    let (message, help) = match table_title(text, span.start) {
-        Some(title) => {
-            let help = match title.rsplit_once('.') {
-                Some((kind, _)) if !kind.contains('.') || kind.rsplit('.').next() == Some("tiers") => {
-                    format!("join the two, or give one of them another name: [{kind}.NAME]")
-                }
-                _ => "join the two: each [table] is written once".to_owned(),
-            };
-            (format!("[{title}] is defined twice"), help)
-        }
-        None => {
-            let help = "remove one of them: each key is written once in its table";
-            (format!("`{}` is defined twice", &text[span.clone()]), help.to_owned())
-        }
-    };
-    Problem { span, message, help: Some(help) }
-}
-
-/// The title of the table that begins on this line: `limits.l` for `[limits.l]`.
-fn table_title(text: &str, offset: usize) -> Option<&str> {
-    let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
-    let title = text[line_start..].lines().next()?.trim_start().strip_prefix('[')?;
-    // Two brackets begin an element of a list, whose title may occur many times.
-    title.split(']').next().filter(|title| !title.starts_with('['))
-}
-
 /// `missing` is the help if the file does not exist.
 pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'static str {
     match error {
@@ -289,7 +214,7 @@ pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'stat
 }
 
 /// Cuts a span to the text, to whole characters and to its first line, so that it can be shown.
-fn within(text: &str, span: &Range<usize>) -> Range<usize> {
+pub(super) fn within(text: &str, span: &Range<usize>) -> Range<usize> {
     let boundary = |mut offset: usize| {
         offset = offset.min(text.len());
         while !text.is_char_boundary(offset) {

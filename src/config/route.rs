@@ -1,13 +1,33 @@
 //! `[[routes]]`: which requests a route matches, and where the response comes from.
 
+mod path_pattern;
+mod template;
+mod header_changes;
+mod cors;
+mod redirect;
+mod action;
+mod draft;
+
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method};
 
-use super::cors::Cors;
-use super::header_changes::{HeaderChanges, HeaderText};
-use super::template::{Template, TemplatePart};
+use super::kinds::{WAIT, body_size, flag, number, shaped, size, text, wait, wait_or_none, words};
+use super::read::{Shape, tables};
+use super::server::LARGEST_INSPECTED;
+use super::values;
+
+pub(super) use action::Answer;
+pub use action::{Action, SentPath};
+pub use cors::{Cors, OriginPattern};
+pub(super) use draft::{Draft, limit_names, read};
+pub use header_changes::{HeaderChanges, HeaderText, is_secret};
+pub use path_pattern::{PathPattern, Segment};
+pub use redirect::Redirect;
+pub use template::{Template, TemplatePart};
+
+use header_changes::NAMED_TEXTS;
 
 /// The lowest is 0.
 pub const HIGHEST_PRIORITY: u8 = 9;
@@ -86,52 +106,6 @@ pub enum Host {
     Exact(String),
 }
 
-/// Where the response comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    Forward {
-        /// Index into [`Config::upstreams`](super::Config::upstreams).
-        upstream: usize,
-        path: SentPath,
-        preserve_host: bool,
-        /// Whether URLs of the servers in Location are replaced by URLs for clients.
-        rewrite_location: bool,
-    },
-    Respond {
-        /// 200 to 599.
-        status: StatusCode,
-        body: String,
-        content_type: HeaderValue,
-    },
-    Redirect(Redirect),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SentPath {
-    /// The client's path without this many leading segments (`strip_prefix`).
-    Stripped(usize),
-    /// Another path (`rewrite`).
-    Rewritten(Template),
-}
-
-/// Segments, then optionally a final `*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathPattern {
-    /// As written.
-    pub text: String,
-    /// The parts between slashes. `/` has one empty literal, and `/a/` ends with one.
-    pub segments: Vec<Segment>,
-    /// Whether a final `*` matches the rest, which may be empty.
-    pub rest: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Segment {
-    Literal(String),
-    /// `{name}`: any one segment.
-    Capture(String),
-}
-
 /// As the configuration spells it; secrets by their place.
 impl fmt::Display for HeaderMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,21 +117,56 @@ impl fmt::Display for HeaderMatch {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
-    /// The location. Its texts need no escapes.
-    pub to: Template,
-    /// 301, 302, 303, 307 or 308.
-    pub status: StatusCode,
-}
-
-impl Redirect {
-    /// Whether each request over TLS is redirected to its own URL, in an endless loop.
-    pub fn is_same_url_over_tls(&self) -> bool {
-        matches!(
-            &self.to.parts[..],
-            [TemplatePart::Text(scheme), TemplatePart::Host, TemplatePart::Path, TemplatePart::QueryIfAny]
-                if scheme == "https://"
-        )
+tables! {
+    /// Which requests the gateway answers, and how. It uses the most specific route, not the first (docs/routes.md).
+    keys {
+        /// The host: a name, or `"*.example.com"`. By default any.
+        host: () = text() => "api.example.com";
+        /// The path: `"/exact"`, `"/v1/{tenant}"` for one segment, `"/v1/*"` for `/v1` and all paths below it.
+        path: () = text().required() => "/v1/{tenant}/*";
+        /// Ignores the case of the path; then the route's limits count by `path` and `path:NAME` in lower case.
+        ignore_case: bool = flag(), false;
+        /// The methods. By default any, as with `["*"]`. GET also matches HEAD, unless another route for the same host and
+        /// path names HEAD.
+        methods: () = shaped(Shape::List(&Shape::Text, 1, 64)) => ["GET", "POST"];
+        /// Headers that a request must have. A value is a text, `"*"` for any, `"file:PATH"` or `"env:NAME"`.
+        headers: () = shaped(NAMED_TEXTS) => { x-beta = "1" };
+        /// The scheme that the client used, by default any. A trusted proxy says it with `X-Forwarded-Proto` or `Forwarded`.
+        scheme: Scheme = words(&[("http", Scheme::Http), ("https", Scheme::Https)]) => "https";
+        /// The name of the upstream that gets the requests, unless there is `respond` or `redirect`.
+        upstream: () = text() => "api";
+        /// Leading segments that the gateway removes from the path for the upstream.
+        strip_prefix: () = text() => "/v1";
+        /// The path that the upstream gets instead; `{rest}` is what the final `*` matched.
+        rewrite: () = text() => "/internal/{tenant}/{rest}";
+        /// Sends the client's Host to the upstream.
+        preserve_host: bool = flag(), false;
+        /// `rewrite_location` of this route, instead of the upstream's.
+        rewrite_location: bool = flag() => false;
+        /// A response of the gateway itself.
+        respond: () = shaped(Shape::Table(&action::respond::TABLE)) => { status = 200, body = "hello\n" };
+        /// Where the gateway redirects clients.
+        redirect: () = shaped(Shape::Table(&redirect::keys::TABLE)) => { to = "https://{host}{path}", status = 308 };
+        /// Names of limits, which decide together.
+        limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)), [] => ["per-client"];
+        /// The largest request body of this route, instead of the server's.
+        max_body_size: u64 = body_size() => "1MiB";
+        /// The largest request body that the gateway reads before it decides, where costs or keys need it, instead of the
+        /// server's.
+        inspect_body: usize = size(1..=LARGEST_INSPECTED) => "4MiB";
+        /// The longest pause of a client in a request body, or without reading a response, instead of the server's; `"0"`
+        /// means no limit.
+        body_timeout: Option<Duration> = wait_or_none() => "0";
+        /// The longest time until the head of the response arrives, instead of the upstream's; then 504.
+        timeout: Duration = wait(WAIT) => "5s";
+        /// Changes to the headers that the upstream gets, applied in the order remove, set, add.
+        request_headers: () = shaped(Shape::Table(&header_changes::keys::TABLE))
+            => { set = { x-tenant = "{tenant}" }, remove = ["x-debug"] };
+        /// Changes to the headers that the client gets, in every response.
+        response_headers: () = shaped(Shape::Table(&header_changes::keys::TABLE)) => { set = { x-frame-options = "DENY" } };
+        /// 0 to 9; `[server.shed]` sheds lower ones first. By default 5.
+        priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
+        /// Lets pages of other origins use the route; the gateway answers their preflights, and charges them to no limit.
+        cors: () = shaped(Shape::Table(&cors::keys::TABLE)) => { origins = ["https://app.example.com"] };
     }
 }

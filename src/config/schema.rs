@@ -1,11 +1,11 @@
-//! The JSON schema of the file (draft 7), made from `settings`. Editors use it to check a file and to complete keys.
+//! The JSON schema of the file (draft 7), made from the tables of its keys. Editors use it to check a file and to complete keys.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::file::root;
 use super::read::{Described, Shape, Table};
-use super::settings::root;
 use crate::base::units::{spelled_duration, spelled_size};
 
 const DURATION: &str = "^(0|\\s*([0-9][0-9.\\s]*(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|\

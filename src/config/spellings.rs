@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::file::{Answer, RouteDraft};
 use super::read::Source;
 use super::report::quoted;
+use super::route::{Answer, Draft as RouteDraft};
 use super::{EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Segment};
 
 /// Reports a literal that can never match, because requests with this spelling are refused or read differently.

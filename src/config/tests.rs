@@ -213,7 +213,7 @@ fn defaults_are_put_in() {
         paths: PathRules::default(),
     };
     assert_eq!(config.server, server);
-    let (level, format, access) = (tracing::Level::INFO, LogFormat::Auto, AccessLog::On);
+    let (level, format, access) = (::tracing::Level::INFO, LogFormat::Auto, AccessLog::On);
     assert_eq!(config.log, Log { level, format, access, access_file: None, access_format: None });
     assert_eq!(config.admin, None);
     assert_eq!(config.store, Store::Memory { max_keys: 1_000_000, max_memory: 256 << 20, snapshot: None, share: None });
@@ -248,7 +248,7 @@ fn everything_is_read() {
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
     let paths = PathRules { matching: PathMatching::Exact, escaped_slashes: EscapedSlashes::Keep };
     assert_eq!(config.server.paths, paths);
-    assert_eq!(config.log.level, tracing::Level::DEBUG);
+    assert_eq!(config.log.level, ::tracing::Level::DEBUG);
     assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9901");
     let Store::Shared(store) = config.store else { panic!("not memcached") };
     assert_eq!(store.servers, ["10.0.0.1:11211", "cache-2:11211"]);

@@ -1,12 +1,16 @@
-//! `[server.tls]` as it runs, and its files, which are read again when they change.
+//! `[server.tls]`: the certificates of the gateway, the certificates that clients must show, and their files, which are read
+//! again when they change.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use super::acme::Acme;
-use super::regular_file;
-use crate::net::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
+use super::acme::{self, Acme};
+use super::kinds::{shaped, text, words};
+use super::pem_files::{self, FileError, FileProblem};
+use super::read::{Field, Section, Shape, report_repeated, tables};
+use super::regular_file::NamedFile;
+use super::report::quoted;
+use crate::base::clock::{self, Time};
+use crate::net::tls::{self, Authorities, ClientAuth, Identity, MinVersion, PemError, TlsSettings};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tls {
@@ -35,27 +39,6 @@ pub struct ClientCa {
     pub path: PathBuf,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,
-}
-
-#[derive(Debug)]
-pub struct FileError {
-    pub path: PathBuf,
-    pub why: FileProblem,
-}
-
-#[derive(Debug)]
-pub enum FileProblem {
-    Unreadable(io::Error),
-    Content(PemError),
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.why {
-            FileProblem::Unreadable(error) => write!(f, "cannot read {}: {error}", self.path.display()),
-            FileProblem::Content(error) => write!(f, "{}: {error}", self.path.display()),
-        }
-    }
 }
 
 impl Tls {
@@ -99,9 +82,9 @@ impl CertificateFiles {
     /// # Errors
     /// The file that is not what it should be: where they do not fit, the key.
     pub(super) fn read(&self) -> Result<Identity, FileError> {
-        let chain = read(&self.cert, tls::certificates)?;
-        let key = read(&self.key, tls::private_key)?;
-        let ocsp = self.ocsp.as_deref().map(|path| read(path, |bytes| Ok(bytes.to_vec()))).transpose()?;
+        let chain = pem_files::read(&self.cert, tls::certificates)?;
+        let key = pem_files::read(&self.key, tls::private_key)?;
+        let ocsp = self.ocsp.as_deref().map(|path| pem_files::read(path, |bytes| Ok(bytes.to_vec()))).transpose()?;
         Identity::new(self.cert.display().to_string(), chain, key, ocsp).map_err(|error| {
             let path = if matches!(error, PemError::Certificate(..)) { &self.cert } else { &self.key };
             FileError { path: path.clone(), why: FileProblem::Content(error) }
@@ -113,22 +96,131 @@ impl ClientCa {
     /// # Errors
     /// When the file is not what it should be.
     pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
-        read(&self.path, |pem| ClientAuth::new(Authorities::new(tls::certificates(pem)?)?, self.is_required))
+        pem_files::read(&self.path, |pem| ClientAuth::new(Authorities::new(tls::certificates(pem)?)?, self.is_required))
     }
 }
 
-/// `parse` understands the content.
-///
-/// # Errors
-/// When the file is not what it should be.
-pub(super) fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemError>) -> Result<T, FileError> {
-    let error = |why| FileError { path: path.to_owned(), why };
-    let bytes = regular_file::read(path).map_err(|why| error(FileProblem::Unreadable(why)))?;
-    parse(&bytes).map_err(|why| error(FileProblem::Content(why)))
+tables! {
+    /// TLS for clients; the gateway reads its files again when they change (docs/protocols.md).
+    keys {
+        /// The certificates; SNI chooses among several. Required without `acme`.
+        certificates: () = shaped(Shape::List(&Shape::Table(&certificate::TABLE), 1, 10_000))
+            => [{ cert = "tls/site.pem", key = "tls/site.key" }];
+        /// A certificate that the gateway orders and renews automatically; only in `[server.tls]`.
+        acme: () = shaped(Shape::Table(&acme::keys::TABLE));
+        /// The authorities of clients' certificates; with this file, the gateway asks clients for one.
+        client_ca: () = text() => "tls/clients-ca.pem";
+        /// Whether a client must show a certificate; needs `client_ca`.
+        client_auth: bool = words(&[("require", true), ("optional", false)]), "require";
+        /// The oldest version of TLS that the gateway speaks.
+        min_version: MinVersion = words(&[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)]), "1.2";
+    }
+
+    /// A certificate.
+    certificate "this certificate" {
+        /// The file of the certificate chain.
+        cert: () = text().required() => "tls/site.pem";
+        /// The file of the certificate's private key.
+        key: () = text().required() => "tls/site.key";
+        /// The file of an OCSP response, which the gateway staples.
+        ocsp: () = text() => "tls/site.ocsp";
+    }
 }
 
-/// # Errors
-/// When the file is not what it should be.
-pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
-    read(path, |pem| Authorities::new(tls::certificates(pem)?))
+/// Reads everything but `acme`; `None` if the section has an error. `has_acme` makes certificates optional.
+pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
+    let certificates = if has_acme && section.field(&keys::certificates).is_none() {
+        Some(Vec::new())
+    } else {
+        let help = format!("add them: certificates = {}", keys::certificates.example);
+        let certificates = section.required(&keys::certificates, &help);
+        certificates.and_then(|field| field.list(&keys::certificates))
+    };
+    let certificates = certificates.map(|list| {
+        let read: Vec<_> = list.into_iter().filter_map(|field| Some((certificate(&field)?, field))).collect();
+        let files: Vec<_> = read.iter().map(|((files, _), field)| (files, field.clone())).collect();
+        report_repeated(&files, "this certificate", "list it once: it is used for all its names");
+        read.into_iter().map(|(certificate, _)| certificate).unzip::<_, _, Vec<_>, Vec<_>>()
+    });
+    let client_ca = section.field(&keys::client_ca);
+    let client_auth = section.read(&keys::client_auth);
+    if section.given(&keys::client_auth).is_some() && client_ca.is_none() {
+        let help = "add the authorities that have issued them: client_ca = \"tls/clients-ca.pem\"";
+        section.source.report(section.key_span(keys::client_auth.name), "`client_auth` needs `client_ca`", help);
+    }
+    let client_ca = client_ca.and_then(|field| self::client_auth(&field, client_auth)).unzip();
+    let min_version = section.read(&keys::min_version);
+    section.close();
+    let (certificates, identities) = certificates?;
+    let (client_ca, client_auth) = client_ca;
+    let settings = TlsSettings { identities, awaited: Vec::new(), client_auth, min_version };
+    Some(Tls { certificates, acme: None, client_ca, settings })
+}
+
+/// For listeners outside `[server]`, which get no certificates from an authority.
+pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
+    section.misplaced(&[keys::acme.name], "[server.tls]", "name the files of its certificate: certificates = [...]");
+    read(section, false)
+}
+
+fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
+    let help = format!("write the files of each: {}", keys::certificates.example);
+    let section = field.section_like(certificate::TABLE.title, &certificate::TABLE, help)?;
+    let cert = section.required(&certificate::cert, "add the file of its chain: cert = \"tls/site.pem\"");
+    let key = section.required(&certificate::key, "add the file of its private key: key = \"tls/site.key\"");
+    let ocsp = section.field(&certificate::ocsp);
+    section.close();
+    certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
+}
+
+/// Reads the files, and warns if the certificate has expired or expires soon.
+pub(super) fn certificate_files(
+    cert: &Field<'_>,
+    key: &Field<'_>,
+    ocsp: Option<&Field<'_>>,
+) -> Option<(CertificateFiles, Identity)> {
+    let [cert, key] = [cert, key].map(NamedFile::new);
+    let ocsp = ocsp.map(NamedFile::new);
+    let (cert, key) = (cert?, key?);
+    let ocsp = match ocsp {
+        Some(named) => Some(named?),
+        None => None,
+    };
+    let files = CertificateFiles { cert: cert.path(), key: key.path(), ocsp: ocsp.as_ref().map(NamedFile::path) };
+    match files.read() {
+        Ok(identity) => {
+            warn_of_expiry(&cert, &identity, clock::now());
+            Some((files, identity))
+        }
+        Err(error) => {
+            let mut files = [&cert, &key].into_iter().chain(&ocsp);
+            pem_files::report(files.find(|file| file.path() == error.path).unwrap_or(&cert), &error);
+            None
+        }
+    }
+}
+
+fn warn_of_expiry(file: &NamedFile<'_>, identity: &Identity, now: Time) {
+    let day = day(identity.not_after);
+    let message = if identity.not_after <= now {
+        format!("the certificate {} expired on {day}", quoted(file.name))
+    } else if identity.expires_soon(now) {
+        format!("the certificate {} expires on {day}", quoted(file.name))
+    } else {
+        return;
+    };
+    file.field.warn(message, "put a new certificate in its place: it is read without a restart");
+}
+
+/// In UTC, as `2026-11-22`.
+fn day(moment: Time) -> String {
+    let timestamp = i64::try_from(moment.seconds()).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    timestamp.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%d").to_string()
+}
+
+fn client_auth(field: &Field<'_>, is_required: bool) -> Option<(ClientCa, ClientAuth)> {
+    let file = NamedFile::new(field)?;
+    let client_ca = ClientCa { path: file.path(), is_required };
+    let client_auth = client_ca.read().map_err(|error| pem_files::report(&file, &error)).ok()?;
+    Some((client_ca, client_auth))
 }

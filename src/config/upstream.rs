@@ -1,13 +1,24 @@
-//! `[upstreams.NAME]` as it runs: servers that answer requests.
+//! `[upstreams.NAME]`: servers that answer requests.
 
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
+mod server;
+mod resilience;
+
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
+use super::key::{KEY_SHAPE, Key, Names, key};
+use super::kinds::{LONGEST, WAIT, flag, number, shaped, wait, wait_or_none, words};
+use super::pem_files::SystemAuthorities;
+use super::read::{Field, Name, Section, Shape, report_repeated, tables};
+use super::values::named_section;
 
-use super::{CertificateFiles, Key};
-use crate::net::tls::ConnectorTls;
+pub use resilience::{AdaptiveBounds, Ejection, HealthCheck, Overload, Retry};
+pub use server::{Address, UpstreamServer, UpstreamTls};
+
+pub(super) use server::{read_tls, tls as tls_keys};
+
+use resilience::{ejection, health_check, overload, retry};
+
+const MOST_IN_FLIGHT: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
@@ -43,32 +54,6 @@ pub struct Upstream {
     pub ejection: Option<Ejection>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpstreamServer {
-    pub address: Address,
-    /// The share of requests, relative to the other servers, 1 to 100.
-    pub weight: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// `http://host:port` or `https://host:port`
-    Http {
-        /// A name or an address; IPv6 has no brackets.
-        host: String,
-        /// Without a port in the URL: 80, or 443 with TLS.
-        port: u16,
-        /// The Host header to send, as written in the URL.
-        authority: String,
-        /// For `https`: the host as a name that the server's certificate can have. `None` for `http`.
-        tls: Option<ServerName<'static>>,
-    },
-    /// `unix:/path`
-    Unix(PathBuf),
-    /// `builtin:echo`, the upstream that is part of the binary.
-    Echo,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
     /// A line of text.
@@ -87,72 +72,174 @@ pub enum Balance {
     Hash(Key),
 }
 
-/// Which requests are sent again to another server.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Retry {
-    /// At most, per request, 0 to 10.
-    pub retries: u32,
-    /// The largest share of requests that are sent again, in thousandths.
-    pub budget: u32,
-    /// The statuses of responses after which a request is sent again.
-    pub statuses: Vec<RangeInclusive<u16>>,
-    /// The largest request body that is kept to be sent again, in bytes.
-    pub max_body: usize,
-}
-
+/// How requests are distributed among the servers of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overload {
-    /// For each server; `None` means no limit.
-    pub max_in_flight: Option<usize>,
-    /// Bounds for a limit of each server that follows its latency, used instead of `max_in_flight`.
-    pub adaptive: Option<AdaptiveBounds>,
-    /// How many requests may wait if all servers are at their limit.
-    pub max_waiting: usize,
-    pub max_wait: Duration,
+pub(super) enum Balancing {
+    RoundRobin,
+    LeastRequests,
+    Hash,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdaptiveBounds {
-    /// At least 1.
-    pub min: usize,
-    /// At least `min`.
-    pub max: usize,
+tables! {
+    /// Servers that answer requests (docs/upstreams.md).
+    keys {
+        /// The servers: `"http://host:port"`, `"https://host:port"`, `"unix:/run/app.sock"`, `{ url = "...", weight = 2 }`,
+        /// or `"builtin:echo"`. Each address of a name is a server.
+        servers: () =
+            shaped(Shape::List(&Shape::Or(&[Shape::Text, Shape::Table(&server::keys::TABLE)]), 1, 256)).required()
+            => ["http://10.0.1.1:9000"];
+        /// The longest time to connect; then 504.
+        connect_timeout: Duration = wait(WAIT), "1s";
+        /// The longest time until the head of the response arrives; then 504.
+        timeout: Duration = wait(WAIT), "30s";
+        /// The longest time between two pieces of a response; then the gateway closes its connection. `"0"` means no limit,
+        /// for event streams.
+        read_timeout: Option<Duration> = wait_or_none(), "60s";
+        /// How long a WebSocket may be silent in both directions; `"0"` means no limit.
+        tunnel_idle_timeout: Option<Duration> = wait_or_none(), "0";
+        /// How long the gateway keeps an unused connection; choose less than the server's own limit.
+        max_idle: Duration = wait(WAIT), "60s";
+        /// The maximum age of a connection, so that DNS changes take effect.
+        max_age: Duration = wait(WAIT), "10m";
+        /// How often the gateway looks up the names of servers again.
+        resolve_every: Duration = wait(Duration::from_secs(1)..=LONGEST), "30s";
+        /// Speaks HTTP/2: without TLS to all servers, with TLS to those that agree. gRPC needs it.
+        http2: bool = flag(), false;
+        /// Replaces a server's scheme, address and port at the start of `Location` and `Content-Location` with those that
+        /// the client used. A route may have its own.
+        rewrite_location: bool = flag(), true;
+        /// Tells servers who the client is, with the PROXY protocol.
+        proxy_protocol: () = shaped(Shape::Values("[false, \"v1\", \"v2\"]")), false;
+        /// Which server gets a request: `"round-robin"` takes each in turn, `"least-requests"` the one of two random servers
+        /// with fewer requests in flight, `"hash"` the same one for the same `hash_key`.
+        balance: Balancing = words(&[
+            ("round-robin", Balancing::RoundRobin), ("least-requests", Balancing::LeastRequests), ("hash", Balancing::Hash),
+        ]), "least-requests";
+        /// The key for `"hash"`, written like the `key` of a limit.
+        hash_key: () = shaped(KEY_SHAPE), "client-ip" => ["client-ip"];
+        /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed attempts
+        /// to connect do not count: it tries all servers.
+        retries: u32 = number(0, 10), 1;
+        /// Which requests the gateway sends again.
+        retry: () = shaped(Shape::Table(&retry::TABLE));
+        /// The maximum number of requests in flight at each server; further ones get 503. 0 means no limit.
+        max_in_flight: usize = number(0, MOST_IN_FLIGHT), 0;
+        /// Adapts the maximum number of requests in flight at each server to its latency, instead of `max_in_flight`
+        /// (docs/overload.md).
+        adaptive: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&resilience::adaptive::TABLE)])), false;
+        /// How many requests may wait for a server with room.
+        max_waiting: usize = number(0, MOST_IN_FLIGHT), 0;
+        /// How long a request may wait; needs `max_waiting`.
+        max_wait: Duration = wait(WAIT), "1s";
+        /// Checks the servers: one whose checks fail gets no requests. Without this table, servers are not checked.
+        health: () = shaped(Shape::Table(&resilience::health::TABLE));
+        /// When a failing server gets no requests for a time, unless it is the last one; `false` means never.
+        eject: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&resilience::eject::TABLE)])), true;
+        /// TLS to the `https://` servers.
+        tls: () = shaped(Shape::Table(&server::tls::TABLE));
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
-    /// Perhaps with a query.
-    pub path: String,
-    /// The time from one check to the next.
-    pub interval: Duration,
-    pub timeout: Duration,
-    pub statuses: Vec<RangeInclusive<u16>>,
-    /// This many successful checks in a row make a server healthy, 1 to 100.
-    pub healthy_after: u32,
-    /// This many failed checks in a row make a server unhealthy, 1 to 100.
-    pub unhealthy_after: u32,
+/// `None` if the upstream has an error.
+pub(super) fn read(
+    name: &Name<'_>,
+    field: &Field<'_>,
+    system: &SystemAuthorities,
+    jwts: &Names<'_>,
+) -> Option<Upstream> {
+    let section = named_section(name, field, "upstreams", "an upstream", &keys::TABLE)?;
+    let help = format!("add the addresses of its servers: servers = {}", keys::servers.example);
+    let listed = section.required(&keys::servers, &help);
+    let servers = listed.as_ref().and_then(|field| field.list(&keys::servers)).map(|list| {
+        let servers: Vec<_> = list.into_iter().filter_map(|field| Some((server::read(&field)?, field))).collect();
+        let addresses: Vec<_> = servers.iter().map(|(server, field)| (&server.address, field.clone())).collect();
+        report_repeated(&addresses, "this server", "list it once, with a weight: { url = \"...\", weight = 2 }");
+        servers.into_iter().map(|(server, _)| server).collect::<Vec<_>>()
+    });
+    let tls = tls(&section, servers.as_deref(), listed.as_ref(), system);
+    let rewrite_location = section.read(&keys::rewrite_location);
+    let http2 = section.read(&keys::http2);
+    if http2 && servers.iter().flatten().any(|server| server.address == Address::Echo) {
+        let help = "remove it, or name a server of your own";
+        section.refuse(&[keys::http2.name], "is not spoken by `builtin:echo`", help);
+    }
+    let proxy_protocol = section.read_as(&keys::proxy_protocol, proxy_protocol);
+    if http2 && proxy_protocol.is_some() {
+        let why = "has no effect with `http2`, where the requests of many clients share a connection";
+        section.refuse(&[keys::proxy_protocol.name], why, "remove one of them");
+    }
+    let (connect_timeout, timeout) = (section.read(&keys::connect_timeout), section.read(&keys::timeout));
+    let read_timeout = section.read(&keys::read_timeout);
+    let tunnel_idle_timeout = section.read(&keys::tunnel_idle_timeout);
+    let (max_idle, max_age) = (section.read(&keys::max_idle), section.read(&keys::max_age));
+    let resolve_every = section.read(&keys::resolve_every);
+    let balance = balance(&section, jwts);
+    let retry = retry(&section);
+    let overload = overload(name.text, &section);
+    let health = section.table(&keys::health).map(health_check);
+    let ejection = ejection(name.text, &section);
+    section.close();
+    Some(Upstream {
+        name: name.text.to_owned(),
+        servers: servers?,
+        balance,
+        connect_timeout,
+        timeout,
+        read_timeout,
+        tunnel_idle_timeout,
+        max_idle,
+        max_age,
+        resolve_every,
+        tls,
+        http2,
+        rewrite_location,
+        proxy_protocol,
+        retry,
+        overload,
+        health,
+        ejection,
+    })
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ejection {
-    /// The number of failures in a row, 1 to 1000.
-    pub failures: u32,
-    /// The statuses of responses that are failures.
-    pub statuses: Vec<RangeInclusive<u16>>,
-    /// The length of the first ejection. Each further one lasts twice as long.
-    pub first: Duration,
-    /// The longest ejection.
-    pub longest: Duration,
+/// TLS to the `https://` servers; `None` if there are none, or after an error.
+fn tls(
+    section: &Section<'_>,
+    servers: Option<&[UpstreamServer]>,
+    listed: Option<&Field<'_>>,
+    system: &SystemAuthorities,
+) -> Option<UpstreamTls> {
+    let own = section.table(&keys::tls);
+    let is_https = |server: &UpstreamServer| matches!(server.address, Address::Http { tls: Some(_), .. });
+    let has_https = servers?.iter().any(is_https);
+    if own.is_some() && !has_https {
+        let help = "write the URLs of its servers with https://, or remove this section";
+        section.source.report(section.key_span(keys::tls.name), "no server of this upstream uses TLS", help);
+    }
+    if own.is_some() || has_https { read_tls(own, listed?, system) } else { None }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpstreamTls {
-    /// The file of the trusted authorities; `None` trusts those of the system.
-    pub ca: Option<PathBuf>,
-    /// The name in the certificates of servers, which is also sent as SNI; `None` is the host of each URL.
-    pub server_name: Option<ServerName<'static>>,
-    /// The certificate for servers that ask for one.
-    pub certificate: Option<CertificateFiles>,
-    /// The content of the files.
-    pub settings: ConnectorTls,
+/// The version; `Some(None)` for `false`.
+#[expect(clippy::option_option, reason = "the outer one is about errors")]
+fn proxy_protocol(field: &Field<'_>) -> Option<Option<ProxyProtocol>> {
+    if field.is_boolean() && field.boolean() == Some(false) {
+        return Some(None);
+    }
+    if !field.is_text() {
+        field.mistyped("a version", "write \"v1\" or \"v2\", or false");
+        return None;
+    }
+    field.choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]).map(Some)
+}
+
+/// Reads `balance` and `hash_key`.
+fn balance(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
+    let balancing = section.read(&keys::balance);
+    if let Some(field) = section.field(&keys::hash_key).filter(|_| balancing != Balancing::Hash) {
+        field.report("`hash_key` has no effect without `balance = \"hash\"`", "add that, or remove `hash_key`");
+    }
+    match balancing {
+        Balancing::RoundRobin => Balance::RoundRobin,
+        Balancing::LeastRequests => Balance::LeastRequests,
+        Balancing::Hash => Balance::Hash(section.read_as(&keys::hash_key, |field| key(field, &keys::hash_key, jwts))),
+    }
 }

@@ -1,23 +1,18 @@
-//! Parsers for values that are texts: addresses, networks, URLs, names.
+//! Parsers for values that are texts: addresses, networks, URLs, names, statuses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
 use http::{HeaderName, Method, StatusCode, Uri};
 use ipnet::IpNet;
 use rustls::pki_types::ServerName;
 
-use super::Address;
-use super::read::{Field, Wrong};
+use super::read::{Field, Name, Section, Setting, Table, Wrong};
 use super::report::quoted;
 use crate::net::fetch::Url;
 
 /// The maximum number of elements in lists that cost time for every request.
 pub(super) const MOST: usize = 8;
-
-/// In bytes, on every system (`sun_path` without its final zero).
-const LONGEST_SOCKET_PATH: usize = 103;
 
 type Read<T> = Result<T, Wrong>;
 
@@ -61,74 +56,6 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
         message,
         format!("write \"{}\" for the network, \"{}\" for the address", network.trunc(), network.addr()),
     ))
-}
-
-pub(super) fn server(text: &str) -> Read<Address> {
-    if let Some(name) = text.strip_prefix("builtin:") {
-        return match name {
-            "echo" => Ok(Address::Echo),
-            _ => Err(Wrong::new(
-                format!("{} is not a server", quoted(text)),
-                "the only built-in server is `builtin:echo`",
-            )),
-        };
-    }
-    if let Some(path) = text.strip_prefix("unix:") {
-        return unix(path).map(Address::Unix).map_err(|wrong| wrong.at(text.len() - path.len()..text.len()));
-    }
-    let Some((scheme, rest)) = text.split_once("://") else {
-        let message = format!("{} is not a server: it has no scheme", quoted(text));
-        let help = match authority(text, 80) {
-            Ok(_) => format!("did you mean \"http://{text}\"?"),
-            Err(_) => "a server is \"http://host:port\" or \"https://host:port\"".to_owned(),
-        };
-        return Err(Wrong::new(message, help));
-    };
-    let default_port = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => {
-            let message = format!("{} is not a scheme for servers", quoted(scheme));
-            return Err(Wrong::new(message, "allowed: `http` or `https`"));
-        }
-    };
-    let start = text.len() - rest.len();
-    let place = |at: usize| start + at..text.len();
-    // A password may contain a character that ends a host.
-    if let Some(at) = rest.rfind('@') {
-        let host = rest[at + 1..].split(['/', '?', '#']).next().unwrap_or_default();
-        let help = format!("write \"{scheme}://{host}\"");
-        return Err(Wrong::new("a server has no user name", help).at(start..start + at + 1));
-    }
-    if let Some(at) = rest.find(['/', '?', '#']) {
-        let what = match rest.as_bytes()[at] {
-            b'/' => "path",
-            b'?' => "query",
-            _ => "fragment",
-        };
-        let help = format!("write \"{scheme}://{}\"", &rest[..at]);
-        return Err(Wrong::new(format!("a server has no {what}"), help).at(place(at)));
-    }
-    let (host, port) = authority(rest, default_port).map_err(|wrong| wrong.at(place(0)))?;
-    let name = (scheme == "https").then(|| ServerName::try_from(host.clone()));
-    let tls = name.transpose().map_err(|_| {
-        let message = format!("{} is not a name that a certificate can have", quoted(&host));
-        Wrong::new(message, "no part of a name begins or ends with `-`").at(place(0))
-    })?;
-    Ok(Address::Http { host, port, authority: rest.to_owned(), tls })
-}
-
-fn unix(path: &str) -> Read<PathBuf> {
-    let help = "write its absolute path, like \"unix:/run/app.sock\"";
-    if path.starts_with("//") || !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
-        return Err(Wrong::new(format!("{} is not the path of a socket", quoted(path)), help));
-    }
-    if path.len() > LONGEST_SOCKET_PATH {
-        let message =
-            format!("the path of a socket has at most {LONGEST_SOCKET_PATH} bytes, and this one {}", path.len());
-        return Err(Wrong::new(message, "the system does not accept longer ones"));
-    }
-    Ok(PathBuf::from(path))
 }
 
 /// The URL of a document: `https://`, or `http://` on this machine.
@@ -188,15 +115,6 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
         return Err(Wrong::new("the path has characters that a URL cannot have", help).at(start + end..text.len()));
     }
     Ok(Url { host, port, authority: named.to_owned(), target: target.into(), server_name })
-}
-
-/// A server of the store; without a port, this one is added.
-pub(super) fn store_server(text: &str, port: u16) -> Read<String> {
-    if text.contains("://") {
-        return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
-    }
-    let (host, port) = authority(text, port)?;
-    Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
@@ -288,59 +206,59 @@ pub(super) fn capture(text: &str) -> Read<()> {
     Err(Wrong::new(format!("{} is not a name for a capture", quoted(text)), help))
 }
 
+/// The section `[kind.NAME]` of `what`. `None`, after a report, if it is not a table. A name that is not allowed is reported too.
+pub(super) fn named_section<'a>(
+    name: &Name<'_>,
+    field: &Field<'a>,
+    kind: &str,
+    what: &str,
+    table: &'static Table,
+) -> Option<Section<'a>> {
+    if let Err(wrong) = self::name(name.text) {
+        field.source.report(name.span.clone(), wrong.message, wrong.help);
+    }
+    if !field.is_table() {
+        let message = format!("`{}` is not the table of {what}", name.text);
+        let help = format!("it needs a name: write [{kind}.NAME], and its keys below");
+        field.source.report(name.span.clone(), message, help);
+        return None;
+    }
+    field.section(format!("[{kind}.{}]", name.text), table)
+}
+
+/// A list of statuses and classes of statuses: `["401", "5xx"]`. `None` if the list must not be empty but has no valid element.
+pub(super) fn statuses(field: &Field<'_>, key: &Setting<()>) -> Option<Vec<RangeInclusive<u16>>> {
+    let statuses: Vec<_> = field.list(key)?.iter().filter_map(|field| status_range(field, key.example())).collect();
+    Some(statuses)
+        .filter(|statuses| !statuses.is_empty() || key.kind.shape.bounds().is_none_or(|(least, _)| least == 0))
+}
+
+/// One status as a number or a text, or one class.
+fn status_range(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>> {
+    if field.is_number() {
+        let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;
+        return Some(status..=status);
+    }
+    field.parse(|text| status_or_class(text, example))
+}
+
+fn status_or_class(text: &str, example: &str) -> Result<RangeInclusive<u16>, Wrong> {
+    let wrong = || {
+        let help = format!("a status is 100 to 599, a class is 1xx to 5xx: {example}");
+        Wrong::new(format!("{} is not a status", quoted(text)), help)
+    };
+    let (first, last) = match text.strip_suffix("xx").or(text.strip_suffix("XX")) {
+        Some(class) => (format!("{class}00"), format!("{class}99")),
+        None => (text.to_owned(), text.to_owned()),
+    };
+    let number = |text: String| text.parse().ok().filter(|code| text.len() == 3 && (100..=599).contains(code));
+    let range = number(first).zip(number(last)).map(|(first, last)| first..=last);
+    range.ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_servers() {
-        let address = |host: &str, port, authority: &str, tls| Address::Http {
-            host: host.into(),
-            port,
-            authority: authority.into(),
-            tls,
-        };
-        let http = |host, port, authority| address(host, port, authority, None);
-        let https =
-            |host: &'static str, port, authority| address(host, port, authority, Some(host.try_into().unwrap()));
-        assert_eq!(server("http://10.0.1.1:9000"), Ok(http("10.0.1.1", 9000, "10.0.1.1:9000")));
-        assert_eq!(server("http://api.internal"), Ok(http("api.internal", 80, "api.internal")));
-        assert_eq!(server("http://[::1]:81"), Ok(http("::1", 81, "[::1]:81")));
-        assert_eq!(server("https://api.internal"), Ok(https("api.internal", 443, "api.internal")));
-        assert_eq!(server("https://10.0.1.1:80"), Ok(https("10.0.1.1", 80, "10.0.1.1:80")));
-        assert_eq!(server("https://[::1]"), Ok(https("::1", 443, "[::1]")));
-        assert_eq!(server("builtin:echo"), Ok(Address::Echo));
-        assert_eq!(server("unix:/run/app.sock"), Ok(Address::Unix("/run/app.sock".into())));
-        for text in [
-            "",
-            "unix:",
-            "unix:run/app.sock",
-            "unix:///run/app.sock",
-            "unix:/run/",
-            "unix:/run/\0",
-            "http://",
-            "http://:80",
-            "http://a:",
-            "http://a:0",
-            "http://a:99999",
-            "http://a:+80",
-            "http://[::1",
-            "http://[::1]x",
-            "http://::1",
-            "http://a b",
-            "http://a/",
-            "http://a?b",
-            "http://u@a",
-            "ftp://a",
-            "http://1.2.3",
-            "https://",
-            "https://-a",
-            "https://a-.b",
-            "https://a/b",
-        ] {
-            assert!(server(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn reads_networks() {
@@ -372,12 +290,5 @@ mod tests {
         for text in ["", "https://", "/etc/keys", "http://10.0.0.1/", "http://localhost.evil.test/", "https://a b/"] {
             assert!(document(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn adds_the_default_port() {
-        assert_eq!(store_server("cache", 11_211).unwrap(), "cache:11211");
-        assert_eq!(store_server("[::1]", 11_211).unwrap(), "[::1]:11211");
-        assert_eq!(store_server("10.0.0.1:11212", 6379).unwrap(), "10.0.0.1:11212");
     }
 }

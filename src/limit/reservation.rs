@@ -17,18 +17,18 @@ use crate::base::clock::Time;
 /// Where a charge was counted, so that it can be given back there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    pub(super) cost: u64,
+    cost: u64,
     /// Names the place for each rate: the bucket for rates that use counters, else the moment in microseconds since 1970.
     pub(super) marks: SmallVec<[u64; 2]>,
     /// For how many microseconds after the charge nobody tracked it.
-    pub(super) lag: u64,
+    lag: u64,
     /// After a migration, for each rate: how much of the reservation is in the sum that was carried over, or `None` if the
     /// state was copied. Empty before a migration.
     carried: SmallVec<[Option<u64>; 2]>,
 }
 
 impl Reservation {
-    pub(super) fn new(cost: u64, marks: impl Iterator<Item = u64>) -> Self {
+    fn new(cost: u64, marks: impl Iterator<Item = u64>) -> Self {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 

@@ -5,8 +5,7 @@
 //! quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole, pull, push};
-use super::extension::Extension;
-use super::low_water::LowWater;
+use super::extension::{Extension, LowWater};
 use super::rate::Rate;
 use crate::base::clock::Time;
 

@@ -1,16 +1,73 @@
-//! The last known addresses of names. They outlive a reload.
+//! The addresses of names: looked up by the system, with at most one lookup of a name at a time, and the last known ones, which
+//! outlive a reload.
+//!
+//! The system's resolver blocks its thread while a name server does not answer, and cannot be stopped. So each lookup has
+//! its own thread. Requests that need the same name wait for the same lookup, each within its own time limit.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::{io, thread};
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::resolver::Lookups;
+#[derive(Debug, Default)]
+struct Lookups {
+    /// A lookup is finished when its sender is gone.
+    unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
+}
+
+/// An error is kept as kind and text, because several requests get a copy, and `io::Error` has no `Clone`.
+type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
+
+impl Lookups {
+    /// At least one address.
+    async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let mut result = self.join(host)?;
+        let found = result.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+        let found = found.unwrap_or_else(|| Err((io::ErrorKind::Other, "the lookup failed unexpectedly".to_owned())));
+        let addresses = found.map_err(|(kind, text)| io::Error::new(kind, text))?;
+        Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
+    }
+
+    /// Joins the current lookup of this name, or begins one.
+    fn join(&self, host: &str) -> io::Result<watch::Receiver<Option<Found>>> {
+        let mut unfinished = self.unfinished.lock();
+        unfinished.retain(|_, result| result.has_changed().is_ok());
+        if let Some(result) = unfinished.get(host) {
+            return Ok(result.clone());
+        }
+        let (sender, result) = watch::channel(None);
+        let name = host.to_owned();
+        thread::Builder::new().name("lookup".to_owned()).spawn(move || {
+            // All requests that needed the lookup may have ended.
+            let _ = sender.send(Some(look_up(&name)));
+        })?;
+        unfinished.insert(host.to_owned(), result.clone());
+        Ok(result)
+    }
+}
+
+fn look_up(host: &str) -> Found {
+    // The lookup needs a port, which is replaced later.
+    let found = (host, 0).to_socket_addrs().map(Iterator::collect::<Arc<[_]>>);
+    match found {
+        Ok(addresses) if addresses.is_empty() => Err((io::ErrorKind::NotFound, "the name has no address".to_owned())),
+        found => found.map_err(|error| (error.kind(), error.to_string())),
+    }
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
 
 #[derive(Debug)]
 pub struct Names {
@@ -102,6 +159,40 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn finds_names_and_addresses() {
+        let lookups = Lookups::default();
+        for (host, port) in [("127.0.0.1", 80), ("::1", 8080), ("localhost", 443)] {
+            let found = lookups.find(host, port).await.unwrap();
+            assert!(
+                !found.is_empty() && found.iter().all(|at| at.ip().is_loopback() && at.port() == port),
+                "{found:?}"
+            );
+        }
+        assert!(lookups.find("no such name", 80).await.is_err());
+        assert!(lookups.join("localhost").unwrap().wait_for(Option::is_some).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn requests_share_a_lookup_until_it_is_finished() {
+        let lookups = Lookups::default();
+        let (sender, held) = watch::channel(None);
+        lookups.unfinished.lock().insert("a".to_owned(), held);
+        let address = SocketAddr::from(([192, 0, 2, 1], 0));
+        let all = async {
+            let waiting = [lookups.find("a", 1), lookups.find("a", 2), lookups.find("a", 3)];
+            let mut ports = Vec::new();
+            for found in waiting {
+                ports.extend(found.await.unwrap());
+            }
+            ports
+        };
+        let (found, ()) = tokio::join!(all, async { sender.send(Some(Ok([address].into()))).unwrap() });
+        assert_eq!(found, [1, 2, 3].map(|port| with_port(address, port)));
+        drop(sender);
+        assert!(lookups.find("a", 1).await.is_err(), "a new lookup finds nothing");
+    }
 
     #[test]
     fn what_is_known_stays_when_a_lookup_fails() {

@@ -1,26 +1,20 @@
 //! TLS for clients and to upstreams: the gateway's certificates, the choice which of them is shown, and whose
 //! certificates are trusted. The protocol itself is rustls's.
 
-mod authorities;
-mod certificate_choice;
-mod challenge;
-mod client_auth;
 mod identity;
+mod trust;
 mod listener_tls;
-mod server_check;
 mod connector_tls;
 
 use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
-pub use authorities::Authorities;
-pub(crate) use challenge::asked_name;
-pub use challenge::challenge_config;
-pub use client_auth::{ClientAuth, ClientCertificate};
 pub use connector_tls::ConnectorTls;
 pub use identity::{Identity, PemError, certificates, private_key};
-pub use listener_tls::{ListenerTls, MinVersion, TlsSettings};
+pub(crate) use listener_tls::asked_name;
+pub use listener_tls::{ListenerTls, MinVersion, TlsSettings, challenge_config};
+pub use trust::{Authorities, ClientAuth, ClientCertificate};
 
 /// Names of HTTP/2 (RFC 9113, section 3.2) and HTTP/1.1 (RFC 7301, section 6) in ALPN.
 pub const ALPN_HTTP2: &[u8] = b"h2";

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
+use super::service_manager::InheritedSockets;
 use super::source::{ConfigSource, Loaded, RemoteDocument};
 use super::stores::Stores;
 use crate::admin::View;
@@ -118,7 +118,7 @@ impl InForce {
         // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
         for (limit, count) in temporary.reload(&config) {
-            let why = "the limit has no such key or no such rates any more";
+            let why = "the limit no longer has such a key or such rates";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
         }
         if is_divided || !temporary.is_empty() {
@@ -132,7 +132,7 @@ impl InForce {
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
         if has_other_store {
             self.stores.open(&store);
-            tracing::warn!("the store has changed: limits go on with what the new one has counted");
+            tracing::warn!("the store has changed: limits {}", config.store.first_counts());
         }
         self.view.connections.reload(&config.server);
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {
@@ -267,9 +267,9 @@ fn share(config: &mut Config, shared: &SharedState) -> bool {
 pub(super) fn tell_of_gateways(was: u64, config: &Config, shared: &SharedState) {
     let gateways = config.gateways;
     if let Some(name) = shared.gateways().unknown(config.store.share()) {
-        tracing::warn!(name, "it is not known how many gateways there are: limits have their whole rates until it is");
+        tracing::warn!(name, "the number of gateways is not known: until it is, limits have their whole rates");
     } else if gateways != was {
-        tracing::info!(gateways, was, "limits are shared by another number of gateways");
+        tracing::info!(gateways, was, "the number of gateways that share the limits has changed");
     }
 }
 

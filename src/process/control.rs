@@ -15,8 +15,7 @@ use super::apply::{Candidate, InForce, tell_of_gateways};
 use super::counters_file;
 use super::file_watch::Watches;
 use super::overrides::Overrides;
-use super::polls::Polls;
-use super::reload::{Cause, Ended, Reloads, Waiters};
+use super::reload::{Cause, Ended, Polls, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{SignalAction, Signals};
 use super::workers::{Finished, Workers};
@@ -297,7 +296,7 @@ async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
 
 fn reopen(access_log: Option<&LineWriter>) {
     if access_log.is_some_and(LineWriter::reopen) {
-        tracing::info!("the next line of the access log goes to a file that is opened anew");
+        tracing::info!("the access log is opened again for its next line");
     } else {
         tracing::info!(signal = "SIGUSR1", "the signal is ignored: there is no log.access_file");
     }

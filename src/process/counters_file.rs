@@ -110,7 +110,7 @@ fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) ->
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {
-            Err(io::Error::new(error.kind(), format!("those of before still cannot be read, so they stay: {error}")))
+            Err(io::Error::new(error.kind(), format!("the previous ones still cannot be read, so they stay: {error}")))
         }
     }
 }
@@ -153,7 +153,7 @@ fn may_replace(path: &Path) -> io::Result<()> {
     if beginning.is_empty() || beginning == SAVED_NAME {
         return Ok(());
     }
-    Err(io::Error::other("it is a file with something else than counters, which is not replaced"))
+    Err(io::Error::other("it is a file of something other than counters, which is not replaced"))
 }
 
 /// A file in the same folder, which is removed unless it gets a name. Only its owner may read it.

@@ -9,7 +9,7 @@ use std::path::Path;
 use tokio::sync::mpsc;
 
 use super::StartError;
-use super::inherited::InheritedSockets;
+use super::service_manager::InheritedSockets;
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net::{self, Traffic};
@@ -42,6 +42,7 @@ pub(super) struct ListenerPlan {
     /// Listeners that begin or cease to use TLS.
     switched: Vec<OpenListener>,
     admin: Option<AdminChange>,
+    admin_uses_tls: bool,
 }
 
 pub(super) struct Listeners {
@@ -83,7 +84,9 @@ impl OpenListeners {
         };
         let afterwards = Self { all: Vec::new(), ..*self };
         let (opened, switched) = (Vec::new(), Vec::new());
-        let mut plan = ListenerPlan { afterwards, opened, closed: self.all.clone(), switched, admin: None };
+        let admin_uses_tls = config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
+        let closed = self.all.clone();
+        let mut plan = ListenerPlan { afterwards, opened, closed, switched, admin: None, admin_uses_tls };
         for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
             let is_v6_only = net::is_v6_only(address, &all);
             let same =
@@ -139,7 +142,7 @@ impl Listeners {
     }
 
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
-        let ListenerPlan { afterwards, opened, closed, switched, admin } = plan;
+        let ListenerPlan { afterwards, opened, closed, switched, admin, admin_uses_tls } = plan;
         self.open = afterwards;
         for (OpenListener { id, is_tls, traffic, .. }, sockets) in opened {
             let name = match traffic {
@@ -147,7 +150,7 @@ impl Listeners {
                 Traffic::Requests => "http",
                 Traffic::Decisions => "decisions",
             };
-            announce(name, &sockets);
+            announce(name, &sockets, None);
             for (worker, socket) in self.workers.iter().zip(sockets) {
                 // A worker that has ended ends the process.
                 let _ = worker.send(ListenerChange::Open(Listener { id, socket, is_tls, traffic }));
@@ -162,16 +165,18 @@ impl Listeners {
             self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
         }
         if let Some(change) = admin {
-            announce_admin(&change);
+            announce_admin(&change, admin_uses_tls);
             // The thread of the admin listener ends with the process.
             let _ = self.admin.send(change);
         }
     }
 }
 
-fn announce_admin(change: &AdminChange) {
+fn announce_admin(change: &AdminChange, uses_tls: bool) {
     match change {
-        AdminChange::Open(AdminListener::Tcp(socket)) => announce("admin", std::slice::from_ref(socket)),
+        AdminChange::Open(AdminListener::Tcp(socket)) => {
+            announce("admin", std::slice::from_ref(socket), Some(if uses_tls { "https" } else { "http" }));
+        }
         AdminChange::Open(AdminListener::Unix(socket)) => {
             let path = socket.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
             let address = AdminAddress::Unix(path.unwrap_or_default());
@@ -192,10 +197,13 @@ fn admin_port(config: &Config) -> Option<u16> {
     config.admin.as_ref().and_then(|admin| tcp(&admin.listen)).map(|address| address.port())
 }
 
-/// With port 0, only this line of the log tells the port.
-fn announce(listener: &str, sockets: &[TcpListener]) {
+/// With port 0, only this line of the log tells the port. If the dashboard is here, `dashboard` is the scheme of its URL.
+fn announce(listener: &str, sockets: &[TcpListener], dashboard: Option<&str>) {
     match sockets.first().map(TcpListener::local_addr) {
-        Some(Ok(address)) => tracing::info!(listener, %address, "listening"),
+        Some(Ok(address)) => {
+            let dashboard = dashboard.map(|scheme| format!("{scheme}://{address}/"));
+            tracing::info!(listener, %address, dashboard, "listening");
+        }
         Some(Err(error)) => tracing::error!(listener, %error, "listening on an address that is not known"),
         None => {}
     }

@@ -3,6 +3,8 @@
 use std::future::pending;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 use crate::admin::{ReloadAnswer, ReloadResult};
 use crate::base::threads::Background;
 use crate::config::overrides::Changes;
@@ -124,6 +126,38 @@ pub(super) fn tell(recounted: &[Recounted<'_>], overrides: &[(String, Changes)])
     }
 }
 
+pub(super) struct Polls {
+    /// The interval, and when the next poll is due. `None` without polls.
+    schedule: Option<(Duration, Instant)>,
+    pub(super) cause: Cause,
+    pub(super) last_refusal: Option<ReloadError>,
+}
+
+impl Polls {
+    pub(super) fn new(every: Option<Duration>, last_refusal: Option<ReloadError>) -> Self {
+        let schedule = every.map(|every| (every, Instant::now() + every));
+        Self { schedule, cause: Cause::Asked, last_refusal }
+    }
+
+    /// Returns when the next poll is due. Without polls it waits for ever.
+    pub(super) async fn due(&mut self) {
+        match &mut self.schedule {
+            Some((every, next)) => {
+                sleep_until(*next).await;
+                *next = Instant::now() + *every;
+            }
+            None => pending().await,
+        }
+    }
+
+    /// Whether to report a refusal: a poll does not repeat what was already reported.
+    pub(super) fn is_new(&mut self, cause: Cause, why: &ReloadError) -> bool {
+        let is_known = cause == Cause::Poll && self.last_refusal.as_ref() == Some(why);
+        self.last_refusal = Some(why.clone());
+        !is_known
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -210,5 +244,21 @@ mod tests {
             reloads.begin(|_| panic!("as this test wants it")).unwrap();
             assert!(reloads.ended().await.result.unwrap_err().to_string().contains("unexpectedly"));
         });
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_poll_says_once_that_something_is_refused() {
+        let mut polls = Polls::new(None, None);
+        let refusals = ["a", "b"].map(|why| ReloadError::from(why.to_owned()));
+        let mut told = |cause, index: usize| polls.is_new(cause, &refusals[index]);
+        let poll = [
+            (Cause::Poll, 0),
+            (Cause::Poll, 0),
+            (Cause::Asked, 0),
+            (Cause::Poll, 0),
+            (Cause::Poll, 1),
+            (Cause::Poll, 0),
+        ];
+        assert_eq!(poll.map(|(cause, index)| told(cause, index)), [true, false, true, false, true, true]);
     }
 }

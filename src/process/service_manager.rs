@@ -1,12 +1,20 @@
-//! Tells the service manager, such as systemd, that the gateway is ready, reloads or stops, and that all of its workers still
-//! work (`sd_notify(3)`). Without a service manager this does nothing.
+//! What the gateway exchanges with a service manager, such as systemd. It tells that the gateway is ready, reloads or stops,
+//! and that all of its workers still work (`sd_notify(3)`). It may pass listening sockets, as may a program that starts the
+//! next gateway before the last one ends (`sd_listen_fds(3)`): connections wait in them while no gateway accepts any. Without a
+//! service manager this does nothing.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
+use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
 use crate::base::metrics::{Counter, PerWorker};
+use crate::net;
 
 /// The longest pause between two heartbeats of a worker that works, on a busy machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -19,7 +27,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "the service manager is not told of a reload"),
+        Err(error) => tracing::debug!(%error, "cannot tell the service manager about a reload"),
     }
 }
 
@@ -29,7 +37,7 @@ pub(super) fn stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager is not told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
@@ -57,7 +65,7 @@ impl Watchdog {
     pub(super) fn check(&mut self, heartbeats: &PerWorker<Counter>) {
         match self.hanging(heartbeats, Instant::now()) {
             None => tell(&[NotifyState::Watchdog]),
-            Some(worker) => tracing::error!(worker, "a worker hangs: the service manager is not told that all is well"),
+            Some(worker) => tracing::error!(worker, "a worker hangs: the service manager gets no sign of life"),
         }
     }
 
@@ -70,6 +78,76 @@ impl Watchdog {
         }
         self.seen.iter().position(|(_, since)| now - *since > LONGEST_PAUSE)
     }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct InheritedSockets {
+    tcp: Vec<TcpListener>,
+    unix: Vec<UnixListener>,
+}
+
+impl InheritedSockets {
+    /// The sockets that this process was started with. They are not passed on to other processes.
+    ///
+    /// # Errors
+    /// When one of them is not a listening socket of TCP or Unix.
+    pub(super) fn of_process() -> io::Result<Self> {
+        let (mut passed, mut all) = (ListenFd::from_env(), Self::default());
+        for index in 0..passed.len() {
+            if let Ok(Some(socket)) = passed.take_unix_listener(index) {
+                socket.set_nonblocking(true)?;
+                all.unix.push(socket);
+            } else if let Some(socket) = passed.take_tcp_listener(index)? {
+                socket.set_nonblocking(true)?;
+                net::keep_alive(&socket)?;
+                all.tcp.push(socket);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The socket that listens on this address. A wildcard address also accepts the IPv6 wildcard.
+    pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        let is_wanted = |socket: &TcpListener| socket.local_addr().is_ok_and(|bound| is_same(bound, address));
+        let at = self.tcp.iter().position(is_wanted)?;
+        Some(self.tcp.remove(at))
+    }
+
+    pub(super) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
+        let is_wanted =
+            |socket: &UnixListener| socket.local_addr().is_ok_and(|bound| bound.as_pathname() == Some(path));
+        let at = self.unix.iter().position(is_wanted)?;
+        Some(self.unix.remove(at))
+    }
+
+    /// Warns of sockets that no listener uses: connections to them would wait for ever.
+    pub(super) fn warn_of_rest(self) {
+        for socket in &self.tcp {
+            let address = socket.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+            let help = "add its address to server.listen, or make it that of decisions.listen";
+            tracing::warn!(
+                address,
+                help,
+                "closed a socket that was passed to the gateway: no listener has its address"
+            );
+        }
+        for socket in &self.unix {
+            let address = socket.local_addr().ok();
+            let help = "name its path in admin.listen";
+            tracing::warn!(
+                ?address,
+                help,
+                "closed a socket that was passed to the gateway: no listener has its address"
+            );
+        }
+    }
+}
+
+/// Whether a socket bound to `bound` serves a listener for `wanted`. The wildcard of IPv6 accepts IPv4, too, and is what
+/// systemd binds if only a port is configured.
+fn is_same(bound: SocketAddr, wanted: SocketAddr) -> bool {
+    let is_any_of_both = bound.ip() == IpAddr::from([0_u16; 8]) && wanted.ip().is_unspecified();
+    bound.port() == wanted.port() && (bound.ip() == wanted.ip() || is_any_of_both)
 }
 
 #[cfg(test)]
@@ -86,5 +164,20 @@ mod tests {
         };
         assert_eq!([at(1, &[0, 1]), at(4, &[0]), at(6, &[0]), at(7, &[0])], [None, None, None, Some(1)]);
         assert_eq!([at(8, &[0, 1]), at(14, &[])], [None, Some(0)]);
+    }
+
+    #[test]
+    fn a_socket_serves_its_address_or_all() {
+        for (bound, wanted, expected) in [
+            ("127.0.0.1:80", "127.0.0.1:80", true),
+            ("127.0.0.1:80", "127.0.0.1:81", false),
+            ("127.0.0.1:80", "0.0.0.0:80", false),
+            ("0.0.0.0:80", "127.0.0.1:80", false),
+            ("[::]:80", "0.0.0.0:80", true),
+            ("[::]:80", "[::]:80", true),
+            ("0.0.0.0:80", "[::]:80", false),
+        ] {
+            assert_eq!(is_same(bound.parse().unwrap(), wanted.parse().unwrap()), expected, "{bound} for {wanted}");
+        }
     }
 }

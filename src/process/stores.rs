@@ -50,7 +50,7 @@ impl Stores {
         drop(self.workers);
         self.open.iter().filter_map(Weak::upgrade).for_each(|store| store.close());
         if timeout(MOST, self.ending.join_all()).await.is_err() {
-            tracing::error!("a store does not end: what was admitted last may not be counted");
+            tracing::error!("a store does not stop: what was admitted last may not be counted");
         }
     }
 }

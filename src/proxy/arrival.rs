@@ -1,7 +1,8 @@
-//! A request that has arrived, before its record begins.
+//! A request that has arrived, before its record begins: the client's own, or the one about which another proxy asks, which
+//! replaces the question, and passes all steps but the last one.
 
-use http::header;
 use http::request::Parts;
+use http::{Response, StatusCode, header};
 
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::Time;
@@ -9,9 +10,11 @@ use crate::base::http::request_id::RequestId;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::spans::{RequestDetails, RequestSpans};
 use crate::config::{AccessLog, Scheme};
-use crate::proxy::telemetry::{AccessLogEntry, RequestRecord};
+use crate::net::Traffic;
+use crate::proxy::telemetry::{AccessLogEntry, ObservedBody, RequestRecord};
+use crate::request::forward_auth;
 use crate::request::identify::client::Client;
-use crate::server::RequestGuard;
+use crate::server::{IncomingRequest, RequestGuard};
 
 /// One request, and what is known about it before a route is found.
 pub(super) struct Arrival<'a> {
@@ -83,4 +86,25 @@ impl Arrival<'_> {
         let random = &self.connection.worker.random;
         Some(Box::new(RequestSpans::begin(sender, trace, random, self.now, &details)))
     }
+}
+
+/// The request about which `question` asks; `None` if `question` is a plain request, or is refused itself. The request has no
+/// body, since proxies ask before they have read it. `response` refuses the request with `refused_status` until it is filled:
+/// the proxy gets this where a client gets no answer.
+pub(super) fn asked(
+    connection: &ConnectionContext,
+    refused_status: StatusCode,
+    question: &IncomingRequest,
+    response: &mut Response<ObservedBody>,
+) -> Option<Box<IncomingRequest>> {
+    if connection.traffic == Traffic::Requests || question.ambiguity.is_some() {
+        return None;
+    }
+    *response.status_mut() = refused_status;
+    let (head, ambiguity) = match forward_auth::read(&question.head) {
+        Ok(head) => (head, None),
+        Err(why) => (question.head.clone(), Some(why)),
+    };
+    let (body, asks_for_websocket, interim, tunnel, is_unanswered) = (None, false, None, None, false);
+    Some(Box::new(IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered }))
 }

@@ -1,17 +1,27 @@
-//! What follows from a decision: records for the access log and for spans, and the costs and headers of the response.
+//! What follows from a decision: records for the access log and for spans, the answer to a refused request, and for others
+//! the costs and headers of the response, and the meter of its tokens.
 
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
+use smallvec::SmallVec;
 
-use super::refusal::refusing;
+use super::WorkerSnapshot;
+use super::respond::rate_limit_headers::RefusalCache;
+use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
-use crate::proxy::respond::LocalResponse;
+use crate::config::{BanResponse, OnExhausted, Role, TokenCost};
+use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
-use crate::proxy::telemetry::RequestRecord;
-use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
+use crate::request::decide::{
+    self, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, RouteLimit, SettledByBody,
+    estimated_input,
+};
+use crate::request::identify::RequestAttributes;
+use crate::request::resolve::Rejection;
 
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
@@ -113,4 +123,115 @@ pub fn settle(
     if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
         route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
     }
+}
+
+/// The answer to a request that is refused before its limits are asked. Records the reason.
+pub(super) fn refused(why: &Rejection, record: &mut RequestRecord) -> LocalResponse {
+    why.reason.into_iter().for_each(|reason| record.refused_for(reason));
+    respond::refused(why)
+}
+
+pub(super) fn outcome_of(decision: Decision, route: &CompiledRoute) -> Outcome {
+    match decision {
+        Decision::Banned { place, .. } if respond_to_banned(route, place) != BanResponse::Reject => Outcome::Blocked,
+        Decision::Rejected | Decision::TooCostly { .. } | Decision::Banned { .. } => Outcome::Limited,
+        Decision::Silenced(_) => Outcome::Silenced,
+        Decision::Blocked(_) => Outcome::Blocked,
+        Decision::NoKey(_) => Outcome::Refused,
+        Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
+    }
+}
+
+pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
+    let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
+    rule.map_or(BanResponse::Reject, |rule| rule.respond)
+}
+
+pub(super) fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
+    match decision {
+        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),
+        Decision::Silenced(place)
+        | Decision::Blocked(place)
+        | Decision::NoKey(place)
+        | Decision::Banned { place, .. }
+        | Decision::TooCostly { place, .. } => Some(place),
+        Decision::Admitted | Decision::Unknown => None,
+    }
+}
+
+/// The data of a request whose response is metered; `None` if no limit of its route counts tokens.
+pub(super) fn metered_request(
+    route: &CompiledRoute,
+    attributes: &RequestAttributes<'_>,
+    hides_usage: bool,
+) -> Option<MeteredRequest> {
+    let body = attributes.body.filter(|_| route.inspector.as_ref().is_some_and(|one| one.usage.is_some()))?;
+    let (input, model) = (estimated_input(attributes.body), body.model().map(Into::into));
+    Some(MeteredRequest { input, model, hides_usage, is_error: false })
+}
+
+/// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
+pub(super) fn begin_metering(
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    request: Option<Box<MeteredRequest>>,
+    cost: CostKnown,
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+    response: &mut Response<ObservedBody>,
+) {
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
+    let Some((mut request, usage)) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel) else {
+        return;
+    };
+    request.is_error = response.status().as_u16() >= 400;
+    let limits = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
+        let limits = || costs.iter().filter_map(|(place, cost)| Some((route.limits.get(*place)?, *cost)));
+        let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
+            cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
+        };
+        Some(MeteredLimit {
+            costs: limits().map(|(_, cost)| cost.clone()).collect(),
+            weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
+            least,
+            cuts: limits().any(cuts),
+            metrics: limits().next()?.0.metrics.clone(),
+            reserved: SmallVec::from_iter([reserved]),
+        })
+    });
+    let limits: SmallVec<_> = limits.collect();
+    if !limits.is_empty() {
+        let worker = state.reservations.worker();
+        record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
+    }
+}
+
+/// The response to a request that its limits do not admit. `now` is when they were asked.
+pub fn refuse(
+    route: &CompiledRoute,
+    decision: Decision,
+    state: &mut DecisionState<'_>,
+    attributes: &RequestAttributes<'_>,
+    now: Time,
+    last: &mut RefusalCache,
+) -> LocalResponse {
+    let (told, now) = (&route.rate_limit_headers, state.now(now));
+    let answer = match decision {
+        Decision::Rejected => told.reject(&state.outcomes, now, last),
+        Decision::Silenced(place) => told.silence(place),
+        Decision::TooCostly { place, most } => {
+            let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
+            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers);
+            let cost = of_descriptor.or_else(|| route.limits.get(place).map(stated));
+            told.too_costly(place, &cost.unwrap_or_default(), most)
+        }
+        Decision::Blocked(place) => told.blocked(place),
+        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
+        Decision::NoKey(place) => told.keyless(place),
+        Decision::Admitted | Decision::Unknown => told.unknown(),
+    };
+    // The charge of a request whose token proved invalid stays, as the response says.
+    state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
+    answer
 }

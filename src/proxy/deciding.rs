@@ -1,15 +1,16 @@
-//! The step that decides: verifies the tokens of a request, asks sources of quotas about its keys, and asks its limits.
+//! The step that decides: verifies the tokens of a request, asks sources of quotas about its keys, sheds requests by their
+//! priority, and asks the limits.
 //!
 //! A future of its own holds what only this step needs, and is gone before the request is forwarded.
 
 use std::mem;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, header};
 
+use super::decided::{self, metered_request, outcome_of, refuse, refusing, respond_to_banned};
 use super::inspection::{BodyReader, Unread};
-use super::refusal::{outcome, refusing, respond_to_banned};
 use super::token_meter::MeteredRequest;
-use super::{ConnectionContext, Worker, WorkerSnapshot, decided, metering, priority, quotas, refusal, refuse};
+use super::{ConnectionContext, Worker, WorkerSnapshot};
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::config::{BanResponse, OnError};
@@ -20,6 +21,9 @@ use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
+
+/// The longest Retry-After, in seconds. It varies between clients, so that they do not come back at the same moment.
+const LATEST_RETRY: u16 = 5;
 
 pub(super) struct Deciding<'a, 'r> {
     pub(super) connection: &'r ConnectionContext,
@@ -63,7 +67,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now, head_quotas).await;
+                resolve_quotas(route, StageRange::FIRST, attributes, connection, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -89,7 +93,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                quotas::resolve(route, part, &attributes, connection, &mut now, tokens_quotas).await;
+                resolve_quotas(route, part, &attributes, connection, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -104,18 +108,18 @@ impl<'a> Deciding<'a, '_> {
                 }
                 Err(Unread::Refused(refused)) => decision = refused,
                 Err(Unread::Unusable(decision, why)) => {
-                    let answer = refusal::answer(&why, record);
+                    let answer = decided::refused(&why, record);
                     let answer = decided::charged(record, route, &input, decision, state, answer);
                     return Decided::Answered(Outcome::Refused, answer, None);
                 }
             }
         }
         if input.passes(decision) {
-            if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
+            if let Some(answer) = shed(gateway, route, &attributes, connection, now) {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            quotas::resolve(route, part, &attributes, connection, &mut now, quotas).await;
+            resolve_quotas(route, part, &attributes, connection, &mut now, quotas).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
@@ -124,7 +128,7 @@ impl<'a> Deciding<'a, '_> {
             if let Decision::Banned { place, .. } = decision
                 && respond_to_banned(route, place) == BanResponse::Close
             {
-                let outcome = outcome(decision, route);
+                let outcome = outcome_of(decision, route);
                 // A proxy that speaks for others would take a closed connection for a failure of this gateway.
                 return match is_shared {
                     true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
@@ -133,9 +137,9 @@ impl<'a> Deciding<'a, '_> {
             }
             let last = &mut connection.refusal_cache.borrow_mut();
             let answer = refuse(route, decision, state, &attributes, now, last);
-            return Decided::Answered(outcome(decision, route), answer, refusing(decision, state));
+            return Decided::Answered(outcome_of(decision, route), answer, refusing(decision, state));
         }
-        let metered = metering::request(route, &attributes, asks_for_usage).map(Box::new);
+        let metered = metered_request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
     }
 }
@@ -185,4 +189,48 @@ async fn before_tokens<'a>(
     let must_charge = checked.as_ref().map_or(true, |checked| checked.ignores_invalid);
     let decision = if must_charge { decide::decide_first(input, state).await } else { Decision::Admitted };
     (decision, checked.map(|checked| checked.valid))
+}
+
+/// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
+async fn resolve_quotas(
+    route: &CompiledRoute,
+    part: StageRange,
+    attributes: &RequestAttributes<'_>,
+    connection: &ConnectionContext,
+    now: &mut Time,
+    quotas: &mut ResolvedQuotas,
+) {
+    if !route.has_quotas {
+        return;
+    }
+    let waits = {
+        let key_cache = &mut connection.key_cache.borrow_mut();
+        decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
+    };
+    if let Some(waits) = waits {
+        // Boxed because it is seldom needed and would make the future of each request larger.
+        Box::pin(waits.finish(quotas)).await;
+        *now = clock::now();
+    }
+}
+
+/// The answer to a request that is shed; `None` if it passes.
+fn shed(
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    attributes: &RequestAttributes<'_>,
+    connection: &ConnectionContext,
+    now: Time,
+) -> Option<LocalResponse> {
+    let shedding = route.shedding.as_ref()?;
+    let priority = shedding.priority(&route.limits, attributes, &mut connection.key_cache.borrow_mut());
+    if shedding.admits(priority, attributes, now, connection.worker.index) {
+        return None;
+    }
+    connection.key_cache.borrow_mut().shrink();
+    let status = gateway.shedding.as_ref()?.settings.status;
+    let mut answer =
+        respond::problem(status, "The service is overloaded: requests of this priority are not served now.");
+    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(fastrand::u16(1..=LATEST_RETRY)));
+    Some(answer)
 }

@@ -4,8 +4,7 @@
 //! All descriptors of a call are one decision: either all their limits are charged, or none. A call that cannot be understood
 //! fails, and Envoy then does what it is configured to do without a service (`failure_mode_deny`).
 
-mod question;
-mod answer;
+mod descriptors;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,9 +16,9 @@ use prost::Message;
 
 use super::arrival::Arrival;
 use super::deciding::{Decided, Deciding};
+use super::finish::Finish;
 use super::inspection::collect;
-use super::local_answer::Finish;
-use super::{ConnectionContext, WorkerSnapshot, refusal};
+use super::{ConnectionContext, WorkerSnapshot, decided};
 use crate::base::clock;
 use crate::base::http::header_list;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
@@ -31,16 +30,14 @@ use crate::proxy::respond::grpc::{self, Code, MessageBody};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{Asker, DecisionState};
-use crate::request::descriptors::messages::{
-    HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, Serving,
-};
+use crate::request::descriptors::messages::{HealthCheckRequest, HealthCheckResponse, RateLimitRequest, Serving};
 use crate::request::forward_auth;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::client::{Client, Reported};
 use crate::request::resolve::Rejection;
 use crate::server::{ClientBody, IncomingRequest, RequestGuard};
 
-use question::Question;
+use descriptors::{Question, answer, too_large, unlimited};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -95,7 +92,7 @@ pub(super) async fn serve(
         Ok(message) => call(connection, gateway, head, message, &mut record).await,
         Err(Rejection { reason: Some(Reason::MaxBodySize), .. }) if head.uri.path() == SHOULD_RATE_LIMIT => {
             record.refused_for(Reason::MaxBodySize);
-            Ok((Outcome::Refused, written(&answer::too_large())))
+            Ok((Outcome::Refused, written(&too_large())))
         }
         Err(why) => Err(refused(&why, &mut record)),
     };
@@ -169,7 +166,7 @@ async fn decide(
     record.record_by(gateway.recorder(of_domain.map(|rule| gateway.rule_index(rule))).clone());
     let question = Question::new(gateway, call, &attributes);
     let Some(route) = gateway.of_descriptors(&question.limits) else {
-        return Ok((Outcome::Responded, written(&answer::unlimited(call))));
+        return Ok((Outcome::Responded, written(&unlimited(call))));
     };
     let (now, mut quotas) = (clock::now(), Default::default());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
@@ -192,8 +189,7 @@ async fn decide(
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
     let told = respond::finish(told, record.request_id());
-    let answer: RateLimitResponse =
-        answer::decided(&question, outcome == Outcome::Responded, refusing, &state, now, told);
+    let answer = answer(&question, outcome == Outcome::Responded, refusing, &state, now, told);
     Ok((outcome, written(&answer)))
 }
 
@@ -231,5 +227,5 @@ fn wrong(why: &'static str) -> Rejection {
 }
 
 fn refused(why: &Rejection, record: &mut RequestRecord) -> (Outcome, LocalResponse) {
-    (Outcome::Refused, refusal::answer(why, record))
+    (Outcome::Refused, decided::refused(why, record))
 }

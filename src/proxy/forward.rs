@@ -1,25 +1,26 @@
-//! Forwards one request to its upstream.
+//! Forwards one request to its upstream, with the target and the host that its server gets.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header};
-
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 use hyper::ext::ReasonPhrase;
 
-use super::local_answer::fill;
-use super::target::{is_last_hop, name_host, onward};
+use super::finish::fill;
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::http::request_id::REQUEST_ID;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::reason::Reason;
-use crate::config::{HeaderChanges, Scheme, UNLIMITED};
+use crate::config::{HeaderChanges, PathRules, Scheme, SentPath, UNLIMITED};
 use crate::proxy::respond::{self, grpc};
 use crate::proxy::snapshot::{CompiledRoute, Forwarding};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
+use crate::request::route::path::BadPath;
+use crate::request::route::rewrite;
 use crate::server::IncomingRequest;
 use crate::upstream::{
     BodyRules, Connections, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient,
@@ -159,7 +160,7 @@ impl UpstreamCall<'_> {
         let (begun, is_begun) = (progress.begun.get(), progress.is_begun.get());
         match with_handshake(key, sent, response.headers()) {
             Ok((status, mut body)) => {
-                record.responded(|| body.server(), begun);
+                record.responded(|| body.server().cloned(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 self.receive(&mut body, fields, response);
@@ -208,4 +209,37 @@ fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unans
     };
     fill(response, record, answer);
     outcome
+}
+
+/// The target for the upstream, in origin form: the path that it gets, and the query of the request.
+fn onward<'a>(uri: &'a Uri, sent: &SentPath, paths: PathRules) -> Result<Cow<'a, str>, BadPath> {
+    let path = rewrite::sent(sent, uri.path(), paths)?;
+    Ok(match (uri.path_and_query(), uri.query()) {
+        // Nearly all paths are forwarded as they came.
+        (Some(whole), _) if path.len() == uri.path().len() && whole.as_str().starts_with(&*path) => {
+            Cow::Borrowed(whole.as_str())
+        }
+        (_, Some(query)) => Cow::Owned(format!("{path}?{query}")),
+        (_, None) => path,
+    })
+}
+
+/// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since the header may be empty.
+fn name_host(uri: &Uri, headers: &mut HeaderMap) {
+    let named = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = named {
+        headers.insert(header::HOST, host);
+    }
+}
+
+/// Whether the client asks this gateway itself (RFC 9110, section 7.6.2). Otherwise decrements Max-Forwards.
+fn is_last_hop(method: &Method, headers: &mut HeaderMap) -> bool {
+    if !matches!(*method, Method::OPTIONS | Method::TRACE) {
+        return false;
+    }
+    let left = headers.get(header::MAX_FORWARDS).and_then(|left| left.to_str().ok()?.trim().parse::<u32>().ok());
+    if let Some(left) = left.and_then(|left| left.checked_sub(1)) {
+        headers.insert(header::MAX_FORWARDS, left.into());
+    }
+    left == Some(0)
 }

@@ -96,37 +96,28 @@ impl<'a> BodyReader<'a, '_> {
         Some(Inspection { body, asks_for_usage: false })
     }
 
+    /// Reads all of a body, and replaces it by the body for the upstream.
     async fn inspect(
         &self,
-        attributes: &RequestAttributes<'_>,
+        head: &RequestAttributes<'_>,
         body: &mut Option<ClientBody>,
     ) -> Result<Inspection<'a>, Rejection> {
-        let a_few = usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
-        let share = self.memory.share(attributes.client, self.gateway.inspect_memory.max(a_few));
-        inspect(self.inspector, attributes, body, self.limit, share).await
+        let inspector = self.inspector;
+        let a_few = usize::try_from(inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
+        let share = self.memory.share(head.client, self.gateway.inspect_memory.max(a_few));
+        let (mut bytes, trailers) = match body {
+            Some(body) => collect(body, inspector.most, inspector.bound, self.limit, Some(share)).await?,
+            None => (Bytes::new(), None),
+        };
+        let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
+        let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
+        let asks_for_usage = !patches.is_empty();
+        if asks_for_usage {
+            bytes = patched(&bytes, &patches);
+        }
+        *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
+        Ok(Inspection { body: inspected, asks_for_usage })
     }
-}
-
-/// Reads all of a body, and replaces it by the body for the upstream. The client may send nothing of it for `limit` at most.
-async fn inspect<'a>(
-    inspector: &'a BodyInspector,
-    head: &RequestAttributes<'_>,
-    body: &mut Option<ClientBody>,
-    limit: Option<Duration>,
-    share: BodyShare<'_>,
-) -> Result<Inspection<'a>, Rejection> {
-    let (mut bytes, trailers) = match body {
-        Some(body) => collect(body, inspector.most, inspector.bound, limit, Some(share)).await?,
-        None => (Bytes::new(), None),
-    };
-    let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
-    let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
-    let asks_for_usage = !patches.is_empty();
-    if asks_for_usage {
-        bytes = patched(&bytes, &patches);
-    }
-    *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
-    Ok(Inspection { body: inspected, asks_for_usage })
 }
 
 /// Reads a body. The worker serves its other requests between the pieces.

@@ -1,28 +1,32 @@
 //! Logging to standard error, either for people or as JSON. A separate thread writes the lines.
 //!
-//! If the reader of standard error stops, as in `gateway 2>&1 | less`, lines are dropped and counted, and no request waits.
+//! If the reader of standard error stops, as in `gateway 2>&1 | less`, lines are dropped and counted, and no request waits. A
+//! panic is logged like that too, because a direct write to standard error could block the worker that panics.
 
-mod level;
 mod line_writer;
-mod panics;
 mod queue;
 
-use std::fmt;
+use std::any::Any;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::{fmt, panic, thread};
 
-use tracing_subscriber::fmt as lines;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::callsite::rebuild_interest_cache;
+use tracing::subscriber::Interest;
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{Layer, fmt as lines};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{LOG_LEVELS, Log, LogFormat};
 
 use queue::Queue;
 
-pub use level::LogLevel;
-pub use line_writer::LineWriter;
-pub use panics::text as panic_text;
+pub use line_writer::{LineBuffer, LineWriter};
 
 /// The log while it is open. Dropping it writes the remaining lines, unless standard error is not read.
 #[derive(Debug)]
@@ -84,7 +88,7 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
     } else {
         registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
     }
-    panics::log();
+    log_panics();
     let access = match (&config.access_file, config.access_format) {
         (Some(path), _) => {
             let opened = LineWriter::open(path).map_err(|error| LogError::AccessFile(path.clone(), error))?;
@@ -126,4 +130,59 @@ impl DroppedLines {
     pub fn count(&self) -> u64 {
         self.log.dropped() + self.access.as_ref().map_or(0, LineWriter::dropped)
     }
+}
+
+/// The level of the log, shared by its readers and writers.
+#[derive(Clone, Debug)]
+pub struct LogLevel(Arc<AtomicU8>);
+
+impl LogLevel {
+    pub fn new(level: Level) -> Self {
+        Self(Arc::new(AtomicU8::new(place(level))))
+    }
+
+    pub fn get(&self) -> Level {
+        LOG_LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
+    }
+
+    /// From now on logs lines of this level and of all more severe levels.
+    pub fn set(&self, level: Level) {
+        self.0.store(place(level), Ordering::Relaxed);
+        rebuild_interest_cache();
+    }
+}
+
+fn place(level: Level) -> u8 {
+    LOG_LEVELS.iter().zip(0..).find(|((_, one), _)| *one == level).map_or(0, |(_, place)| place)
+}
+
+impl<S: Subscriber> Layer<S> for LogLevel {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if *metadata.level() <= self.get() { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        *metadata.level() <= self.get()
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::from_level(self.get()))
+    }
+}
+
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let place = panic.location().map(ToString::to_string);
+        // Captured only if the environment enables it (`RUST_BACKTRACE`).
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        let (thread, place, error) = (thread.name(), place.as_deref(), panic_text(panic.payload()));
+        tracing::error!(thread, place, error, backtrace = backtrace.as_deref(), "panicked");
+    }));
+}
+
+pub fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or(payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

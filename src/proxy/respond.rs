@@ -144,7 +144,7 @@ pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -
         Reason::HeaderTimeout => "The head of the request did not arrive in time.",
         Reason::MaxHeaderSize => "The head of the request is too large.",
         Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
-        _ => "This is not an HTTP/1.1 request.",
+        _ => "This is not a valid HTTP/1.1 request.",
     };
     let body = LocalBody::Problem(Problem::new(status, "about:blank", detail).write()).finish(id);
     let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());

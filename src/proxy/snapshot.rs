@@ -1,6 +1,5 @@
 //! The snapshot: everything that serves requests by one configuration. Immutable; a reload replaces it as a whole.
 
-mod descriptors;
 mod pools;
 mod shared_state;
 

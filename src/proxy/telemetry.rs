@@ -2,11 +2,11 @@
 //!
 //! A record ends when the body has been sent or the client has left, not when the head is sent.
 
+mod access_entry;
+mod access_line;
 mod access_log;
 mod observed_body;
-mod upstream_failures;
-mod sampler;
-mod method_class;
+mod request_metrics;
 
 use std::fmt::Display;
 use std::mem;
@@ -18,119 +18,29 @@ use http_body::Body;
 
 use crate::base::clock::{self, Monotonic, Time};
 use crate::base::http::request_id::RequestId;
-use crate::base::metrics::{Counter, Histogram, PerWorker};
 use crate::base::reason::Reason;
 use crate::base::spans::{RequestEnding, RequestSpans};
 use crate::proxy::token_meter::TokenMeter;
 use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
+use crate::upstream::DestinationAddress;
 
-pub use access_log::{AccessLogEntry, AccessLogger};
-pub use method_class::MethodClass;
+pub use access_entry::AccessLogEntry;
+pub use access_log::{AccessLogOutput, AccessLogger, Sampler};
 pub use observed_body::{ObservedBody, ResponseContent};
-pub use sampler::Sampler;
-pub use upstream_failures::{UpstreamFailure, UpstreamFailures};
+pub use request_metrics::{CLASSES, MethodClass, Outcome, RouteMetrics, UpstreamFailures};
 
-use access_log::AccessLine;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Forwarded,
-    /// An upstream accepted a tunnel, and both sides have ended it.
-    Tunneled,
-    /// The gateway answered as the route says.
-    Responded,
-    Limited,
-    /// Over a limit that hides itself.
-    Silenced,
-    Blocked,
-    /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
-    Refused,
-    Unrouted,
-    Failed,
-    /// Answered before anything was done for it, because of overload.
-    Shed,
-    /// The store did not answer, and the configuration rejects requests then.
-    Unavailable,
-    /// The client left before the end, or sent or read nothing for too long.
-    Abandoned,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 12] = [
-        Self::Forwarded,
-        Self::Tunneled,
-        Self::Responded,
-        Self::Limited,
-        Self::Silenced,
-        Self::Blocked,
-        Self::Refused,
-        Self::Unrouted,
-        Self::Failed,
-        Self::Shed,
-        Self::Unavailable,
-        Self::Abandoned,
-    ];
-
-    /// Whether the gateway has refused the request. Refusals cost little, so a client can cause many of them.
-    fn is_refusal(self) -> bool {
-        matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forwarded => "forwarded",
-            Self::Tunneled => "tunneled",
-            Self::Responded => "responded",
-            Self::Limited => "limited",
-            Self::Silenced => "silenced",
-            Self::Blocked => "blocked",
-            Self::Refused => "refused",
-            Self::Unrouted => "unrouted",
-            Self::Failed => "failed",
-            Self::Shed => "shed",
-            Self::Unavailable => "unavailable",
-            Self::Abandoned => "abandoned",
-        }
-    }
-}
-
-/// The classes of statuses. The first is for requests without a status: they were abandoned earlier, or are left unanswered.
-pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-
-#[derive(Debug)]
-pub struct RouteMetrics {
-    pub name: String,
-    pub workers: PerWorker<RequestMetrics>,
-}
-
-#[derive(Debug, Default)]
-pub struct RequestMetrics {
-    /// By outcome, in the order of [`Outcome::ALL`], and class of method, in that of [`MethodClass::ALL`].
-    ended: [[ByStatus; MethodClass::ALL.len()]; Outcome::ALL.len()],
-    /// By reason, in the order of [`Reason::ALL`].
-    pub failed: [Counter; Reason::ALL.len()],
-    /// From the head of the request to the end of the response, by outcome.
-    pub latency: [Histogram; Outcome::ALL.len()],
-}
-
-/// Requests by the class of their status, in the order of [`CLASSES`].
-pub type ByStatus = [Counter; CLASSES.len()];
-
-impl RequestMetrics {
-    pub fn ended(&self, outcome: Outcome, method: MethodClass) -> &ByStatus {
-        &self.ended[outcome as usize][method as usize]
-    }
-}
+use access_line::AccessLine;
 
 #[derive(Debug)]
 pub struct RouteRecorder {
-    route: Arc<RouteMetrics>,
-    upstream: Option<Arc<UpstreamFailures>>,
-    worker: usize,
+    pub route: Arc<RouteMetrics>,
+    pub upstream: Option<Arc<UpstreamFailures>>,
+    /// Only this worker uses the recorder.
+    pub worker: usize,
     /// Chooses which refusals are logged; `None` if all are.
-    sampler: Option<Rc<Sampler>>,
-    logger: AccessLogger,
+    pub sampler: Option<Rc<Sampler>>,
+    pub logger: Rc<AccessLogger>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,28 +49,15 @@ pub struct RequestEnd {
     pub outcome: Outcome,
     pub reason: Option<Reason>,
     pub status: Option<StatusCode>,
+    pub at: Time,
+    /// From the head of the request to its end.
+    pub micros: u64,
 }
 
 impl RouteRecorder {
-    /// Only this worker uses the recorder. With a `sampler`, only the refusals that it admits are logged.
-    pub fn new(
-        route: Arc<RouteMetrics>,
-        upstream: Option<Arc<UpstreamFailures>>,
-        worker: usize,
-        sampler: Option<Rc<Sampler>>,
-        logger: AccessLogger,
-    ) -> Self {
-        Self { route, upstream, worker, sampler, logger }
-    }
-
-    /// Counts the request `id` that ended after `micros` microseconds, and logs its entry if it has one.
-    pub fn close(
-        &self,
-        RequestEnd { method, outcome, reason, status }: RequestEnd,
-        micros: u64,
-        id: &RequestId,
-        entry: Option<&AccessLogEntry>,
-    ) {
+    /// Counts the request `id`, and logs its entry if it has one.
+    pub fn close(&self, end: RequestEnd, id: &RequestId, entry: Option<&AccessLogEntry>) {
+        let RequestEnd { method, outcome, reason, status, at, micros } = end;
         let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
@@ -174,7 +71,8 @@ impl RouteRecorder {
             _ => true,
         };
         if let Some(entry) = entry.filter(is_logged) {
-            logger.write(&AccessLine { entry, route: &route.name, outcome, reason, status, micros, id: id.as_str() });
+            let (route, id) = (&route.name, id.as_str());
+            logger.write(&AccessLine { entry, route, outcome, reason, status, at, micros, id });
         }
     }
 }
@@ -271,9 +169,9 @@ impl RequestRecord {
     }
 
     /// Records for the access log which server has responded. The request to it began at `begun`.
-    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Option<Monotonic>) {
+    pub fn responded(&mut self, server: impl FnOnce() -> Option<DestinationAddress>, begun: Option<Monotonic>) {
         if let Some(entry) = &mut self.entry {
-            entry.server = Some(server());
+            entry.server = server();
             entry.upstream_micros = begun.map(|begun| clock::monotonic().micros_since(begun));
         }
     }
@@ -292,13 +190,7 @@ impl RequestRecord {
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         self.reason = Some(reason);
         match &self.recorder.upstream {
-            Some(upstream) if reason.is_upstreams() => {
-                upstream.record(
-                    self.recorder.worker,
-                    &UpstreamFailure { reason, id: &self.id, server, error },
-                    clock::now(),
-                );
-            }
+            Some(_) if reason.is_upstreams() => self.failed_attempt(reason, server, error),
             _ => {
                 let (route, request_id) = (&self.recorder.route.name, self.id.as_str());
                 tracing::debug!(route, reason = reason.name(), %error, request_id, "request failed");
@@ -309,11 +201,7 @@ impl RequestRecord {
     /// Counts and logs for the upstream that an attempt has failed. The request is sent again.
     pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         if let Some(upstream) = &self.recorder.upstream {
-            upstream.record(
-                self.recorder.worker,
-                &UpstreamFailure { reason, id: &self.id, server, error },
-                clock::now(),
-            );
+            upstream.record(self.recorder.worker, reason, &self.id, server, error, clock::now());
         }
     }
 
@@ -357,8 +245,9 @@ impl Drop for RequestRecord {
         }
         let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
         let reason = self.reason.or_else(cut_off);
-        let end = RequestEnd { method: self.method, outcome: self.outcome, reason, status: self.status };
-        self.recorder.close(end, micros, &self.id, self.entry.as_deref());
+        let Self { method, outcome, status, .. } = *self;
+        let end = RequestEnd { method, outcome, reason, status, at: now, micros };
+        self.recorder.close(end, &self.id, self.entry.as_deref());
         if let Some(spans) = self.spans.take() {
             spans.end(&RequestEnding {
                 at: now,

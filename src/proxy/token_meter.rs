@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::respond::providers::{self, CutStream};
+use super::respond::providers;
 use crate::base::clock;
 use crate::request::decide::TokenCounts;
 use crate::store::{Answer, Asks, Reply, Store};
@@ -256,10 +256,8 @@ impl TokenMeter {
             (true, Extra::None) => {
                 self.held.clear();
                 let reader = self.reading.reader();
-                let (provider, parts) = (reader.provider(), reader.parts().unwrap_or(Parts::Events));
-                let (sequence_number, has_begun) = (reader.sequence_number(), self.has_begun);
-                let stream = CutStream { provider, parts, sequence_number, has_begun };
-                self.held.push_back(providers::exhausted(&stream));
+                let (parts, number) = (reader.parts().unwrap_or(Parts::Events), reader.sequence_number());
+                self.held.push_back(providers::exhausted(reader.provider(), parts, number, self.has_begun));
                 self.finish(End::Cut);
             }
         }

@@ -9,12 +9,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashlink::LruCache;
+use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-use crate::config::AccessLog;
-use crate::proxy::snapshot::{CompiledRoute, Snapshot};
+use crate::config::{AccessLog, UNLIMITED};
+use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
+use crate::proxy::snapshot::{Action, CompiledRoute, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
 pub struct WorkerSnapshots {
@@ -22,7 +25,7 @@ pub struct WorkerSnapshots {
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     held: RefCell<Rc<WorkerSnapshot>>,
     sampler: Rc<Sampler>,
-    logger: AccessLogger,
+    logger: Rc<AccessLogger>,
 }
 
 /// A snapshot with this worker's recorders for its routes.
@@ -44,7 +47,7 @@ const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
     /// Lines of the worker's access log go to `logger`.
-    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: AccessLogger) -> Self {
+    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: Rc<AccessLogger>) -> Self {
         let sampler = Rc::default();
         let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler, &logger)));
         Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler, logger }
@@ -67,10 +70,16 @@ impl WorkerSnapshots {
 }
 
 impl WorkerSnapshot {
-    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>, logger: &AccessLogger) -> Self {
+    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>, logger: &Rc<AccessLogger>) -> Self {
         let sampler = (gateway.access_log == AccessLog::Sampled).then_some(sampler);
         let recorder = |metrics: &Arc<RouteMetrics>, failures| {
-            Rc::new(RouteRecorder::new(metrics.clone(), failures, worker, sampler.cloned(), logger.clone()))
+            Rc::new(RouteRecorder {
+                route: metrics.clone(),
+                upstream: failures,
+                worker,
+                sampler: sampler.cloned(),
+                logger: logger.clone(),
+            })
         };
         let recorders = gateway.served.iter().map(|route| recorder(&route.metrics, route.failures.clone())).collect();
         let unrouted = recorder(&gateway.unrouted, None);
@@ -99,5 +108,38 @@ impl Deref for WorkerSnapshot {
 
     fn deref(&self) -> &Snapshot {
         &self.gateway
+    }
+}
+
+impl CompiledRoute {
+    /// Joins the limits of several descriptors as if they were those of one route, so one decision covers all of them. Each is
+    /// given by a compiled rule and a place in it. `None` if there are none.
+    fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, usize)> + Clone) -> Option<Self> {
+        let (first, _) = limits.clone().next()?;
+        let headers = limits.clone().map(|(route, at)| (&*route.rate_limit_headers, at));
+        let rate_limit_headers = Arc::new(RateLimitHeaders::joined(headers));
+        let limits = limits.enumerate().map(|(place, (route, at))| route.limits[at].of_descriptor(place));
+        let limits: Vec<_> = limits.collect();
+        let content_type = HeaderValue::from_static("application/grpc");
+        Some(Self {
+            metrics: first.metrics.clone(),
+            path: first.path.clone(),
+            single: Arc::default(),
+            tokens: Vec::new(),
+            has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
+            limits,
+            rate_limit_headers,
+            action: Action::Respond { status: StatusCode::OK, body: Bytes::new(), content_type },
+            max_body_size: UNLIMITED,
+            inspector: None,
+            body_timeout: None,
+            timeout: None,
+            request_headers: None,
+            response_headers: None,
+            cors: None,
+            balance_key: None,
+            failures: None,
+            shedding: None,
+        })
     }
 }

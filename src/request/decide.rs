@@ -180,33 +180,26 @@ pub enum Decision {
 
 impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
-        let reservations = Reservations::new(store, worker);
-        let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
-        let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        let (without_rates, exempt, pooled) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (decided, asked, first) = (0, 0, None);
-        let (held_since, has_waited, exchanges) = (None, false, Vec::new());
-        let (in_flight, refused) = (Vec::new(), Vec::new());
         Self {
-            outcomes,
-            asks,
-            shadowed,
-            over,
-            overflowed,
-            pooled,
-            reservations,
-            permits,
-            in_flight,
-            held_since,
-            has_waited,
-            exchanges,
-            profiles,
-            without_rates,
-            exempt,
-            decided,
-            asked,
-            first,
-            refused,
+            outcomes: SmallVec::new(),
+            asks: Asks::new(),
+            shadowed: SmallVec::new(),
+            over: SmallVec::new(),
+            overflowed: SmallVec::new(),
+            pooled: Vec::new(),
+            reservations: Reservations::new(store, worker),
+            permits: Vec::new(),
+            in_flight: Vec::new(),
+            held_since: None,
+            has_waited: false,
+            exchanges: Vec::new(),
+            profiles: SmallVec::new(),
+            without_rates: SmallVec::new(),
+            exempt: SmallVec::new(),
+            decided: 0,
+            asked: 0,
+            first: None,
+            refused: Vec::new(),
         }
     }
 }
@@ -318,7 +311,7 @@ impl<'a> DecisionState<'a> {
     /// Counts the decision for the limits about which the store was not asked.
     fn finish(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
         input.key_cache.borrow_mut().shrink();
-        if decision == Decision::Admitted && self.reservations.is_provisional() {
+        if decision == Decision::Admitted && self.reservations.is_provisional {
             return decision;
         }
         (self.decided, self.asked) = (self.asks.len(), self.asks.len());

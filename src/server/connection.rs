@@ -43,9 +43,6 @@ pub(super) async fn serve<C, H>(
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
     let mut connection = Connection { stream: ClientStream::new(stream), client, state };
     if registration.place.expects_preamble
         && connection.read_preamble(&acceptor.limits, &mut registration.place).await.is_break()
@@ -214,15 +211,9 @@ impl Connection {
 
 /// Unregisters a connection and frees its place, however its task ends.
 pub(super) struct Registration {
-    connections: Rc<Connections>,
-    index: usize,
-    place: ConnectionPermit,
-}
-
-impl Registration {
-    pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
-        Self { connections, index, place }
-    }
+    pub(super) connections: Rc<Connections>,
+    pub(super) index: usize,
+    pub(super) place: ConnectionPermit,
 }
 
 impl Drop for Registration {

@@ -1,5 +1,6 @@
-//! The limits on the connections of all workers together: how many there may be, in total and from one address, and how long
-//! each may take. Counting takes three locked instructions for a connection and none for a request.
+//! The limits on the connections of all workers together: how many there may be, in total, from one address, and by the
+//! system's limit of file handles, and how long each may take. Counting takes three locked instructions for a connection and
+//! none for a request.
 //!
 //! When all places are taken, an accepted connection waits for one, and its worker accepts no other meanwhile. To free places,
 //! idle connections are asked to end: the worker's own first, the longest idle first, else the next one that becomes idle. They
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -22,6 +24,11 @@ use crate::base::clock;
 use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
+
+/// File handles for the log, configuration files, connections to the store, and up to 32 connections to the admin listener.
+const OTHERS: u64 = 64;
+/// File handles for each worker: those of its runtime, and an accepted connection that waits for a place.
+const EACH_WORKER: u64 = 8;
 
 /// Each kind of traffic has places of its own, so that clients cannot keep out proxies that ask for decisions.
 #[derive(Clone, Debug)]
@@ -209,7 +216,7 @@ impl ConnectionLimits {
 
     pub(super) fn stalled(&self, peer: SocketAddr) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(%peer, "the client does not read what is sent to it");
+        tracing::debug!(%peer, "the client does not read what it is sent");
     }
 
     pub(super) fn count_bad_preamble(&self, peer: SocketAddr, error: &PreambleError) {
@@ -308,5 +315,45 @@ impl Drop for ConnectionPermit {
                 limits.freed.notify_one();
             }
         }
+    }
+}
+
+/// Raises the limit of file handles of this process as far as the system allows, and returns it. Many systems have a low
+/// default for programs that use `select`.
+pub fn raise_handles() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "cannot raise the limit of file handles");
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many connections, with clients and to upstreams together, `handles` allow if each worker has so many listening
+/// sockets: at least two.
+pub fn connections_for(handles: u64, workers: usize, listeners: usize) -> usize {
+    let (workers, listeners) = (workers as u64, listeners as u64);
+    let others = OTHERS + workers * (EACH_WORKER + 2 * listeners);
+    usize::try_from(handles.saturating_sub(others)).unwrap_or(usize::MAX).max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_handles_are_for_other_things_and_one_client_is_always_allowed() {
+        assert_eq!(connections_for(1024, 2, 1), 1024 - 64 - 20);
+        assert_eq!(connections_for(1_048_576, 16, 2), 1_048_576 - 64 - 16 * 12);
+        assert_eq!(connections_for(10, 2, 1), 2);
+        assert!(connections_for(u64::MAX, 2, 1) > 1 << 61);
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_may_be() {
+        let handles = raise_handles();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(Some(handles), limit.maximum.or(Some(u64::MAX)));
     }
 }

@@ -1,5 +1,5 @@
-//! The state of one connection: its task and its requests record events in it, the timer checks its limits, and its task
-//! learns what to do next. [`lifecycle`](super::lifecycle) has the rules.
+//! The state of one connection and of its requests in flight: they and its task record events in it, the timer checks its
+//! limits, and its task learns what to do next while it drives the HTTP library. [`lifecycle`](super::lifecycle) has the rules.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
@@ -7,11 +7,17 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use super::lifecycle::{Event, Lifecycle, Step};
-use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits, is_over};
+use super::lifecycle::{CloseReason, Event, Lifecycle, Step};
+use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits, UNLIMITED, is_over, millis};
 use super::worker_state::{Coarse, WorkerState};
 use crate::base::deadline::Deadline;
+use crate::base::reason::Reason;
+
+/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its
+/// client may go on sending.
+const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
 
 /// The streams of an HTTP/2 connection, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
@@ -37,10 +43,6 @@ pub(super) struct ConnectionState {
 /// The next moment at which everything that the library has is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush(u64);
-
-/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its
-/// client may go on sending.
-const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
 
 impl ConnectionState {
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
@@ -187,5 +189,105 @@ impl ConnectionState {
 impl Drop for ConnectionState {
     fn drop(&mut self) {
         self.set_makes_room(false);
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Ended<E> {
+    Closed,
+    Failed(E),
+    /// The gateway ends it.
+    Cut(CloseReason),
+    /// It stays open: no request is in flight, and none has come for a while.
+    Rests,
+}
+
+/// `poll` drives the library. Its argument is true once: when the library has to end after what has come. `is_unread` says
+/// whether bytes have come that the library has not read although it was just polled.
+pub(super) async fn drive<E>(
+    state: &ConnectionState,
+    is_unread: impl Fn() -> bool,
+    mut poll: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), E>>,
+) -> Ended<E> {
+    let mut is_told = false;
+    poll_fn(|cx| {
+        let mut has_looked = false;
+        loop {
+            // The library reads and sends what it can before the connection may end.
+            let finishes = match state.step(cx, || !has_looked || is_unread()) {
+                Step::Close(reason) => return Poll::Ready(Ended::Cut(reason)),
+                Step::Rest => return Poll::Ready(Ended::Rests),
+                Step::Finish => !std::mem::replace(&mut is_told, true),
+                Step::GoOn => false,
+            };
+            if has_looked && !finishes {
+                return Poll::Pending;
+            }
+            match poll(cx, finishes) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ended::Closed),
+                Poll::Ready(Err(error)) => {
+                    state.record(Event::Broken);
+                    return Poll::Ready(Ended::Failed(error));
+                }
+                Poll::Pending => {
+                    has_looked = true;
+                    state.has_sent();
+                }
+            }
+        }
+    })
+    .await
+}
+
+pub(super) trait RequestStream: Debug {
+    /// Whether the stream was reset because its client grants no window.
+    fn is_reset(&self) -> bool;
+
+    /// The client may read nothing of the response for `limit`.
+    fn limit_reading(&self, limit: Coarse);
+
+    /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
+    fn is_waiting(&self) -> bool;
+}
+
+/// Until this is dropped, a request is in flight.
+#[derive(Debug)]
+pub struct RequestGuard {
+    connection: Rc<ConnectionState>,
+    stream: Option<Rc<dyn RequestStream>>,
+}
+
+impl RequestGuard {
+    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<dyn RequestStream>>) -> Self {
+        connection.record(Event::RequestBegins);
+        Self { connection, stream }
+    }
+
+    /// The client may read nothing of the response for `limit`, whatever the server's limit is; `None` is no limit.
+    pub fn limit_reading(&self, limit: Option<Duration>) {
+        let limit = limit.map_or(UNLIMITED, millis);
+        match &self.stream {
+            Some(stream) => stream.limit_reading(limit),
+            None => self.connection.record(Event::ReadsWithin(limit)),
+        }
+    }
+
+    /// Why the gateway has closed the connection or the stream during the request; `None` if it has not, or if the client has
+    /// gone.
+    pub fn cut_off(&self) -> Option<Reason> {
+        let is_stalled =
+            self.connection.lifecycle().is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
+        is_stalled.then_some(Reason::BodyTimeout)
+    }
+
+    /// Whether the client has not got the last part of the response that was taken from its body.
+    pub fn is_unsent(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_waiting())
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.connection.record(Event::RequestEnds);
     }
 }

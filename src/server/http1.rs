@@ -4,10 +4,9 @@
 //! only while a request is in flight.
 
 mod client_io;
-mod delivered_body;
 mod framing_check;
 mod message_body;
-mod paced_body;
+mod response_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -18,7 +17,8 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
@@ -31,18 +31,14 @@ pub(crate) use framing_check::check as check_framing;
 pub(super) use message_body::MessageBody;
 
 use client_io::ClientIo;
-use delivered_body::DeliveredBody;
 use message_body::Messages;
-use paced_body::PacedBody;
+use response_body::ResponseBody;
 
 use super::connection_limits::ConnectionLimits;
-use super::connection_state::ConnectionState;
-use super::drive::{Ended, drive};
+use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
 use super::lifecycle::{CloseReason, Event};
-use super::request_guard::RequestGuard;
-use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
-use super::{Handler, HeadError, IncomingRequest};
-use crate::base::http::{spare_headers, written_target};
+use super::{Handler, HeadError, IncomingRequest, Tunnel, TunnelStream};
+use crate::base::http::{header_list, spare_headers, written_target};
 use crate::base::reason::Reason;
 use crate::net::{ClientStream, Rewound};
 
@@ -122,7 +118,7 @@ pub(super) async fn serve<H: Handler>(
             }
             state.record(Event::Answers);
             spare_headers::give_back(mem::take(&mut incoming.head.headers));
-            Ok::<_, Infallible>(response.map(|body| DeliveredBody::new(PacedBody::new(body, messages), state)))
+            Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, messages, state)))
         }
     });
     let io = ClientIo::new(stream.clone(), state.clone(), messages.clone());
@@ -203,5 +199,52 @@ pub(super) fn refuse<H: Handler>(
     if !is_answered && !state.lifecycle().is_unsent() {
         // The response is short. If the system does not take all of it at once, the client does not read.
         let _ = stream.try_write(&answer);
+    }
+}
+
+/// Whether a request asks for a WebSocket in HTTP/1.1 (RFC 6455, section 4.1; RFC 9110, section 7.8). A request with a body
+/// or with `Connection: close` is an ordinary one.
+fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
+    head.method == Method::GET
+        && !has_body
+        && has_token(&head.headers, &header::UPGRADE, b"websocket")
+        && has_token(&head.headers, &header::CONNECTION, b"upgrade")
+        && !has_token(&head.headers, &header::CONNECTION, b"close")
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
+    header_list::members(headers, name).any(|found| found.eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn only_a_whole_handshake_asks_for_a_websocket() {
+        let asks = |method: Method, fields: &[(&str, &str)], has_body| {
+            let mut request = Request::builder().method(method);
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            asks_for_websocket(&request.body(()).unwrap().into_parts().0, has_body)
+        };
+        let asked = [("upgrade", "websocket"), ("connection", "upgrade")];
+        assert!(asks(Method::GET, &asked, false));
+        assert!(asks(Method::GET, &[("upgrade", "h2c, WebSocket"), ("connection", "keep-alive, Upgrade")], false));
+        assert!(asks(Method::GET, &[("upgrade", "h2c"), asked[0], ("connection", "x"), asked[1]], false));
+        for (method, fields, has_body) in [
+            (Method::POST, &asked[..], false),
+            (Method::GET, &asked, true),
+            (Method::GET, &asked[..1], false),
+            (Method::GET, &asked[1..], false),
+            (Method::GET, &[("upgrade", "h2c"), asked[1]], false),
+            (Method::GET, &[("upgrade", "websockets"), asked[1]], false),
+            (Method::GET, &[asked[0], ("connection", "upgrade, close")], false),
+        ] {
+            assert!(!asks(method.clone(), fields, has_body), "{method} {fields:?} {has_body}");
+        }
     }
 }

@@ -4,18 +4,13 @@
 //! response waits for window. [`streams`] and [`frame_check`] end what h2 would go on with. Each request has its own task, so a
 //! stream that waits holds up no other. The frames of all streams that have something to send leave in one write.
 
-mod allowance;
 mod frame_check;
 mod frames;
+mod kept_memory;
 mod multiplexed_io;
-mod request_head;
 mod request_stream;
-mod send_window;
-mod stream_body;
-mod stream_tunnel;
+mod stream_io;
 mod streams;
-mod trailer_check;
-mod unsent;
 mod windows;
 
 use std::pin::Pin;
@@ -31,22 +26,19 @@ use tokio::task::spawn_local;
 #[cfg(any(test, fuzzing))]
 pub(crate) use frame_check::check as check_frames;
 pub use frames::{Frames, PREFACE, Piece, kind};
-pub use send_window::poll_granted;
-pub(super) use stream_body::StreamBody;
+pub(super) use stream_io::StreamBody;
 pub use streams::InterimResponses;
-pub use windows::Windows;
+pub use windows::{Windows, poll_granted};
 
-use allowance::{Allowance, Pool};
 use frame_check::Violation;
+use kept_memory::{Allowance, Pool};
 use multiplexed_io::MultiplexedIo;
 use streams::Streams;
 
 use super::connection_limits::ConnectionLimits;
-use super::connection_state::ConnectionState;
-use super::drive::{Ended, drive};
+use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
 use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
-use super::request_guard::RequestGuard;
 use super::{ConnectedClient, Handler};
 use crate::config::Http2;
 use crate::net::{ClientStream, Traffic};

@@ -83,9 +83,10 @@ enum End {
     Now(CloseReason),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// No request has begun to come yet.
+    #[default]
     Fresh,
     /// A request has begun to come.
     Head,
@@ -95,15 +96,16 @@ enum Phase {
 }
 
 /// Whether a connection has the buffers and the handler that requests need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Readiness {
     Awake,
     /// No request has come for a while, so it has to drop them.
     Tired,
+    #[default]
     Resting,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Lifecycle {
     phase: Phase,
@@ -134,23 +136,7 @@ pub(super) struct Lifecycle {
 
 impl Lifecycle {
     pub(super) fn new(now: Coarse) -> Self {
-        Self {
-            phase: Phase::Fresh,
-            since: now,
-            end: None,
-            readiness: Readiness::Resting,
-            tells_its_end: false,
-            come: 0,
-            taken: 0,
-            head_since: None,
-            unsent: None,
-            reads_within: None,
-            is_answering: false,
-            is_answered: false,
-            is_upgrading: false,
-            closed_at: None,
-            expected_since: None,
-        }
+        Self { since: now, ..Self::default() }
     }
 
     fn enter(&mut self, phase: Phase, now: Coarse) {

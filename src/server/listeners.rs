@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -78,6 +79,10 @@ where
 
     fn begin(&mut self, listener: Listener) -> io::Result<()> {
         let Listener { id, socket, is_tls, traffic } = listener;
+        // The sockets of its connections inherit the option.
+        if let Err(error) = set_tcp_nodelay(&socket, true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
         let (socket, is_tls) = (TcpListener::from_std(socket)?, Rc::new(Cell::new(is_tls)));
         let (close, closed) = oneshot::channel::<()>();
         let mut stage = self.stage.clone();

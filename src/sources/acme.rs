@@ -4,13 +4,11 @@
 //! State is kept in a folder, so a restart asks nobody. Gateways with the same folder lock it: one of them orders, all use
 //! the result.
 
-mod client;
 mod failure;
 mod folder;
 mod shared_answers;
 mod challenges;
 mod order;
-mod schedule;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -87,7 +85,7 @@ impl AcmeSource {
     fn due(&self) -> Time {
         match &*self.identity.load() {
             Some(identity) if covered(identity, &self.acme.names) == self.acme.names.len() => {
-                schedule::renewal(identity.not_before, identity.not_after, self.jitter)
+                failure::renewal(identity.not_before, identity.not_after, self.jitter)
             }
             Some(_) | None => self.began,
         }
@@ -130,7 +128,7 @@ impl AcmeSource {
         }
         let later = self.folder.paused_until(&self.acme).map_err(in_folder)?.micros_since(clock::now());
         if later > 0 {
-            return Ok(Attempt::Later(Duration::from_micros(later).min(schedule::LONGEST)));
+            return Ok(Attempt::Later(Duration::from_micros(later).min(failure::LONGEST)));
         }
         self.folder.try_write().map_err(in_folder)?;
         tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
@@ -159,7 +157,7 @@ impl AcmeSource {
             .and_then(|place| self.shared.failed.get(place))
             .iter()
             .for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
-        let pause = schedule::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
+        let pause = failure::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
         if failure.retry_after.is_some()
             && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
         {

@@ -1,7 +1,6 @@
 //! Exports spans of requests by OTLP (OpenTelemetry Protocol) over HTTP, to the collector of the configuration in force.
 
 mod messages;
-mod answer;
 mod exporter;
 
 use std::sync::Arc;

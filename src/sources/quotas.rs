@@ -3,16 +3,12 @@
 //! A request waits for an answer only if nothing is known of its key, and only briefly. A known quota stays in use while it
 //! is renewed, and while its source is unavailable.
 
-mod answer;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(not(feature = "postgres"))]
-mod without_postgres;
 mod quota;
 mod announced;
 mod cache;
 mod availability;
-mod http;
 mod origin;
 mod source;
 mod lookups;
@@ -22,16 +18,45 @@ use std::sync::Arc;
 use crate::base::in_force::{BackgroundTask, InForce};
 use crate::config;
 
-pub use answer::{LookupError, QuotaAnswer, QuotaChange};
 pub use cache::CachedQuota;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use quota::{GrantedQuota, Quota, QuotaRates};
-pub use source::{CacheAnswer, LookupCounters, QuotaSource};
+pub use source::{CacheAnswer, QuotaSource};
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::Postgres;
 
 use quota::Terms;
+
+/// An answer of a source, before it is checked against a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaAnswer {
+    /// Written like in a file, such as "100/s"; empty if the source names none.
+    pub rates: Vec<String>,
+    pub tier: Option<String>,
+    /// Requests pass without being counted.
+    pub exempt: bool,
+    /// Requests do not pass.
+    pub block: bool,
+}
+
+/// Why a lookup has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookupError {
+    /// The source cannot be reached, the connection broke, or the answer does not come in time. That says nothing about the key.
+    Away(String),
+    /// The source has answered this key in an unusable way. Other keys are not affected.
+    Unusable(String),
+}
+
+/// What a source announces without being asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaChange {
+    /// The quota of this key has changed; the key is in the form in which it is sent.
+    Key(String),
+    /// Changes may have been missed, so everything in the cache must be renewed.
+    Any,
+}
 
 /// The source of a limit, and the limit by whose terms its answers are read.
 #[derive(Clone)]
@@ -92,5 +117,37 @@ impl BackgroundTask for QuotaSource {
 
     fn run(self: Arc<Self>) -> impl Future<Output = ()> {
         lookups::run(self)
+    }
+}
+
+/// Replaces `postgres.rs` in a gateway that was built without the feature `postgres`: no configuration uses it.
+#[cfg(not(feature = "postgres"))]
+mod without_postgres {
+    use std::convert::Infallible;
+    use std::future::{Pending, Ready};
+
+    use super::{LookupError, QuotaAnswer, QuotaChange};
+    use crate::config::PostgresSettings;
+
+    /// Has no values.
+    pub struct Postgres {
+        never: Infallible,
+    }
+
+    impl Postgres {
+        /// Cannot be called, since there are no settings without the feature.
+        pub fn new(settings: &PostgresSettings, _: impl Fn(QuotaChange) + 'static) -> Self {
+            match settings.url {}
+        }
+
+        pub fn run(&self) -> Pending<()> {
+            match self.never {}
+        }
+
+        /// # Errors
+        /// Never.
+        pub fn look_up(&self, _: &str) -> Ready<Result<Option<QuotaAnswer>, LookupError>> {
+            match self.never {}
+        }
     }
 }

@@ -211,8 +211,8 @@ pub struct Follower {
     /// The arrays and objects around `innermost`.
     outer: SmallVec<[Inside; 4]>,
     /// How many arrays and objects around the reader lead to places, and how many there are in total.
-    leading: usize,
-    depth: usize,
+    leading: u32,
+    depth: u32,
     /// The place of the next member.
     member: Option<usize>,
 }
@@ -226,7 +226,7 @@ struct Inside {
 
 impl Follower {
     #[inline]
-    pub fn depth(&self) -> usize {
+    pub fn depth(&self) -> u32 {
         self.depth
     }
 

@@ -3,7 +3,6 @@
 //! A client must not choose how it is counted with a body that servers read in another way. So repeated members, under any
 //! spelling, are reported, and what servers read in several ways counts as the most that they read.
 
-mod amount;
 mod known;
 mod parts;
 mod size;
@@ -13,10 +12,9 @@ use std::ops::Range;
 
 use super::pointer::{Follower, Pointer};
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
-use amount::Amount;
 use known::Known;
 use parts::Parts;
-use size::Prompts;
+use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
 pub use known::BodyPointers;
@@ -190,7 +188,7 @@ impl<'a> Said<'a> {
             form,
             found,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
-            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most()), ..self.output },
+            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
             streams,
             is_background,
             usage_patches: self.members.map(|members| self.usage_asking.patches(members)),
@@ -218,7 +216,7 @@ impl<'a> Said<'a> {
     }
 
     #[inline(never)]
-    fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: usize) {
+    fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: u32) {
         let (known, is_wanted) = self.at(place);
         if place == 0 {
             self.is_structure = kind != Kind::String;

@@ -3,9 +3,7 @@
 //! The usage may come in parts, so each of its members counts with its greatest value. An event or a line that is not JSON
 //! has no effect on the next one.
 
-mod ending;
 mod findings;
-mod kept;
 mod member;
 mod report;
 
@@ -188,7 +186,7 @@ impl ResponseReader {
 
     /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
     pub fn ignored(&self) -> u32 {
-        self.findings.report.ignored()
+        self.findings.report.ignored
     }
 
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {

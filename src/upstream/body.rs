@@ -8,6 +8,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::connection::UpstreamTunnel;
+use super::endpoint::DestinationAddress;
 use super::error::BodyError;
 use super::in_flight::InFlight;
 use super::{http1, http2};
@@ -50,10 +51,10 @@ impl UpstreamBody {
         self.in_flight = Some(in_flight);
     }
 
-    pub fn server(&self) -> String {
+    pub fn server(&self) -> Option<&DestinationAddress> {
         match &self.protocol {
             Protocol::Http1(body) => body.server(),
-            Protocol::Http2(body) => body.server(),
+            Protocol::Http2(body) => Some(body.server()),
         }
     }
 

@@ -30,6 +30,8 @@ use crate::net::{Duplex, Rewound};
 const LARGE_READ: usize = 64 * 1024;
 /// The same for a client that may have hundreds of requests on one connection, and may read none of the responses.
 const MULTIPLEXED_READ: usize = 16 * 1024;
+/// Enough for a head and a small body, in bytes.
+const SMALL: usize = 8 * 1024;
 
 /// A connection. It has buffers only while they are not empty.
 #[derive(Debug)]
@@ -167,9 +169,6 @@ impl UpstreamConnection {
         self.received.is_empty() && self.sending.is_empty() && self.stream.is_quiet()
     }
 }
-
-/// Enough for a head and a small body, in bytes.
-const SMALL: usize = 8 * 1024;
 
 /// The unused buffers of one worker: one of each kind, since most requests give theirs back before the next one needs them.
 #[derive(Debug, Default)]

@@ -18,6 +18,12 @@ use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
 use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 
+/// The interval between two checks, and the shortest one if the limits of connections are short.
+pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// How many checks there are during the shortest limit.
+const CHECKS_PER_LIMIT: u32 = 8;
+
 pub(super) type Place = OwnedSemaphorePermit;
 
 #[derive(Debug)]
@@ -38,7 +44,7 @@ impl Places {
     /// # Errors
     /// [`UpstreamError::Exhausted`] if all are taken.
     pub(super) fn take(&self) -> Result<Place, UpstreamError> {
-        self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has as many connections to servers as it may"))
+        self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has its maximum of connections to servers"))
     }
 
     pub(super) fn are_taken(&self) -> bool {
@@ -56,9 +62,7 @@ impl Places {
             IpAddr::V6(client) => client.octets(),
         };
         let acquired = self.in_flight.acquire(Fingerprint::from_bytes(bits), self.share);
-        acquired
-            .map(|(permit, _)| permit)
-            .ok_or_else(|| exhausted("the client has as many requests at servers as it may"))
+        acquired.map(|(permit, _)| permit).ok_or_else(|| exhausted("the client has its maximum of requests at servers"))
     }
 }
 
@@ -69,12 +73,6 @@ pub(super) fn are_taken(places: &Semaphore) -> bool {
 fn exhausted(why: &str) -> UpstreamError {
     UpstreamError::Exhausted(io::Error::other(why))
 }
-
-/// The interval between two checks, and the shortest one if the limits of connections are short.
-pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
-/// How many checks there are during the shortest limit.
-const CHECKS_PER_LIMIT: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {

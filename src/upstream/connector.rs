@@ -15,6 +15,15 @@ use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
 use crate::net::Names;
 
+/// With it begins a preamble in version 2 of the PROXY protocol.
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Version 2, and whom the connection is for.
+const FOR_CLIENT: u8 = 0x21;
+const FOR_ITSELF: u8 = 0x20;
+/// TCP over IPv4 and over IPv6.
+const OVER_IPV4: u8 = 0x11;
+const OVER_IPV6: u8 = 0x21;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     pub(super) version: ProxyProtocol,
@@ -79,14 +88,6 @@ fn server_address(socket: &Socket) -> Option<SocketAddr> {
         Either::Right(_) => None,
     }
 }
-
-const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 2, and whom the connection is for.
-const FOR_CLIENT: u8 = 0x21;
-const FOR_ITSELF: u8 = 0x20;
-/// TCP over IPv4 and over IPv6.
-const OVER_IPV4: u8 = 0x11;
-const OVER_IPV6: u8 = 0x21;
 
 /// The preamble of the PROXY protocol for a connection to `server` for this client; for the gateway itself without a client. The
 /// server of a Unix socket has no address.

@@ -33,6 +33,9 @@ use super::{Upstream, http1, request_headers};
 use crate::base::clock;
 use crate::server::ClientBody;
 
+/// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
 #[derive(Debug)]
 pub(super) enum Connection {
     /// HTTP/1.1, which nobody else uses.
@@ -218,9 +221,6 @@ impl<'a> Attempts<'a> {
         Some(again)
     }
 }
-
-/// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 impl Delivery<'_> {
     /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, which then

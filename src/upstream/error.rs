@@ -134,7 +134,7 @@ impl UpstreamError {
             Self::TooLarge => "The body of the request is too large.",
             Self::NoHttp2 => "The request cannot be sent in HTTP/2, which the upstream server speaks.",
             Self::TooManyNamed => "The Connection header names more than 100 headers.",
-            Self::Deadline(_) => "The deadline of the call is over.",
+            Self::Deadline(_) => "The deadline of the call has passed.",
         }
     }
 }
@@ -149,14 +149,14 @@ impl fmt::Display for UpstreamError {
             Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
             Self::Closed(error) => write!(f, "closed before a response: {error}"),
             Self::Bad(bad) => write!(f, "sent {bad}"),
-            Self::BadHttp2(error) => write!(f, "sent what is not valid in HTTP/2: {error}"),
-            Self::NoHttp2 => f.write_str("HTTP/2 has no form for the request"),
+            Self::BadHttp2(error) => write!(f, "sent something that is not valid in HTTP/2: {error}"),
+            Self::NoHttp2 => f.write_str("HTTP/2 cannot express the request"),
             Self::NoEndpoint => f.write_str("there are no servers"),
-            Self::Overloaded => f.write_str("each server has as many requests in flight as it may"),
+            Self::Overloaded => f.write_str("each server has its maximum of requests in flight"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} is over"),
+            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} has passed"),
             Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
         }
     }
@@ -238,7 +238,7 @@ impl fmt::Display for BodyError {
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Deadline => f.write_str("the client's deadline is over"),
+            Self::Deadline => f.write_str("the client's deadline has passed"),
         }
     }
 }

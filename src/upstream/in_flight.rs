@@ -56,7 +56,7 @@ impl InFlight {
     }
 
     /// The head of its response has come. `is_work` says whether that shows how long the work takes.
-    pub(super) fn answered(&self, is_work: bool) {
+    fn answered(&self, is_work: bool) {
         let since = self.ends().filter(|_| is_work);
         self.endpoint.state.load.answered(self.worker, since.map(micros_since));
     }

@@ -12,8 +12,6 @@
 //! once, minus what is needed to empty the queue.
 
 pub mod gradient;
-#[cfg(test)]
-mod tests;
 
 use std::net::IpAddr;
 
@@ -27,6 +25,23 @@ pub const RANKS: usize = (HIGHEST_PRIORITY as usize + 1) * GROUPS;
 const PARTS: u32 = 256;
 /// For how many seconds a client stays in its group. Then others are shed, as in DAGOR, section 4.2.2.
 const REGROUPED_EVERY: u64 = 3600;
+/// The most by which the admitted requests grow in a window without any load, as a share.
+const GROWTH: f64 = 0.1;
+/// The time in which an excess of waiting requests is worked off, in seconds.
+const DRAIN: f64 = 1.0;
+/// The response time that is aimed at during overload, as a share of the target. The room below the target keeps ordinary
+/// fluctuations from being overload again.
+const AIM: f64 = 0.5;
+/// The least share of arriving requests that is admitted, so that the end of the overload is noticed.
+const LEAST: f64 = 0.01;
+/// A server with fewer waiting requests has no queue that matters.
+const FEWEST_WAITING: f64 = 4.0;
+/// The share of requests that may find full servers by chance.
+const FULL: f64 = 0.1;
+/// The weight of a new window in the smoothed measurements.
+const SMOOTHING: f64 = 0.5;
+/// After this many seconds in which everything could be admitted, the overload is over.
+const OVER_AFTER: f64 = 5.0;
 
 /// What is shed: everything below a rank, and a part of the requests of that rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,24 +110,6 @@ impl Level {
         Self(bits)
     }
 }
-
-/// The most by which the admitted requests grow in a window without any load, as a share.
-const GROWTH: f64 = 0.1;
-/// The time in which an excess of waiting requests is worked off, in seconds.
-const DRAIN: f64 = 1.0;
-/// The response time that is aimed at during overload, as a share of the target. The room below the target keeps ordinary
-/// fluctuations from being overload again.
-const AIM: f64 = 0.5;
-/// The least share of arriving requests that is admitted, so that the end of the overload is noticed.
-const LEAST: f64 = 0.01;
-/// A server with fewer waiting requests has no queue that matters.
-const FEWEST_WAITING: f64 = 4.0;
-/// The share of requests that may find full servers by chance.
-const FULL: f64 = 0.1;
-/// The weight of a new window in the smoothed measurements.
-const SMOOTHING: f64 = 0.5;
-/// After this many seconds in which everything could be admitted, the overload is over.
-const OVER_AFTER: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
@@ -209,3 +206,6 @@ impl Admission {
         self.rate
     }
 }
+
+#[cfg(test)]
+mod tests;

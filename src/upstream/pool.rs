@@ -1,7 +1,7 @@
 //! The idle connections of one worker to upstreams.
 //!
 //! They are checked at intervals, and their ages are known only as of the last check, so that no request reads the clock for
-//! them. So a connection may be closed one interval too early, but is never used for longer than is allowed.
+//! them. So a connection may be closed two intervals too early, but is never used for longer than is allowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -148,7 +148,7 @@ impl Upstream {
                 let state = &weighted.endpoint.state;
                 state.adaptive.advance(&state.load, bounds, now);
             }
-            self.change(&weighted.endpoint, "its time is over", |endpoint| {
+            self.change(&weighted.endpoint, "its ejection has ended", |endpoint| {
                 endpoint.state.advance(self.health.is_some(), now);
             });
         }

@@ -104,7 +104,7 @@ fn a_file_that_was_renamed_is_opened_anew() {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_log(&format!("access_file = {path:?}"), &up.everything());
     let mut client = gateway.client();
-    let told = || gateway.log().iter().filter(|line| line.contains("file that is opened anew")).count();
+    let told = || gateway.log().iter().filter(|line| line.contains("the access log is opened again")).count();
     for round in 1..=3 {
         client.get("/before");
         lines(&path, 1);

@@ -123,7 +123,7 @@ fn gateways_with_one_secret_or_one_folder_answer_for_each_other() {
         } else {
             assert!(!is_answered(&second, "a.test"));
             second.wait_message(
-                "an answer in the store is not believed: no gateway with this state folder or challenge_secret left it",
+                "an answer in the store is not trusted: no gateway with this state folder or challenge_secret left it",
             );
         }
         drop(first);

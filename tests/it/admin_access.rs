@@ -134,7 +134,7 @@ fn who_guesses_tokens_is_slowed_down_told_and_counted() {
     });
     let count = |status| statuses.iter().filter(|one| **one == status).count();
     assert!(count(401) >= 10 && count(401) + count(429) == 24, "{statuses:?}");
-    gateway.wait_message("the admin listener was shown a wrong token");
+    gateway.wait_message("the admin listener got a wrong token");
     let mut answer = guess("sixteen-characters");
     while answer.status == 429 {
         assert!(answer.headers.must("retry-after").parse::<u64>().unwrap() >= 1);

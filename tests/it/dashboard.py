@@ -143,7 +143,7 @@ def by_keyboard(page):
     page.wait("limits can be chosen", lambda: page.find("#key-limit").text != "")
     page.tab_to("key-key")
     page.press("busy", Keys.ENTER)
-    page.wait_text("#key-result", "The next request is refused. It may come back in")
+    page.wait_text("#key-result", "The next request is refused. A request passes in")
     page.wait_text("#key-rates tbody tr", "5/h")
     status, banned = ask("GET", "/api/limits/strict/bans")
     assert (status, [ban["key"] for ban in banned["bans"]]) == (200, ["scraper"]), banned

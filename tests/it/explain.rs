@@ -259,7 +259,7 @@ fn a_body_says_what_is_reserved() {
     let (_, text) = explain(MODELS, &["-X", "PUT", "--data", body, "/v1"]);
     assert!(text.contains("PUT ") && !text.contains("u-7"), "{text}");
     let (_, text) = explain(MODELS, &["/v1"]);
-    let all = "cost     2000 reserved, which is all that there may be: 0 tokens of input by its size, 4096 of output; \
+    let all = "cost     2000 reserved, the most that the limit allows: 0 tokens of input by its size, 4096 of output; \
                weights: input 1, output 4\n";
     assert!(text.contains("GET ") && text.contains("key      none: ") && text.contains(all), "{text}");
     let (code, text) = explain(MODELS, &["-d", "@/nowhere", "/v1"]);

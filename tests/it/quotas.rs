@@ -249,7 +249,7 @@ fn explain_asks_the_source_and_check_shows_no_secret() {
     let of_tier = explain("silver");
     assert!(of_tier.contains("3/d (tier silver)") && of_tier.contains("names the tier silver"), "{of_tier}");
     assert!(explain("other").contains("and does not know the key"));
-    assert!(explain("bad").contains("without an answer that can be used: the answer is not JSON"));
+    assert!(explain("bad").contains("without a usable answer: the answer is not JSON"));
     let mut shown = String::new();
     for arguments in [&["check", "--config", file][..], &["check", "--json", "--config", file]] {
         let output = run(arguments);
@@ -277,6 +277,6 @@ fn a_source_with_tls_has_a_certificate_that_the_system_trusts() {
     assert_eq!(statuses(&mut gateway.client(), "k"), [200, 200, 429]);
     let gateway = Gateway::with_variable("SSL_CERT_FILE", &unknown.ca(), &text);
     assert_eq!(statuses(&mut gateway.client(), "k"), [200, 429]);
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
     assert_eq!(server.handshakes().len(), 1);
 }

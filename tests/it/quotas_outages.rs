@@ -33,7 +33,7 @@ fn while_the_source_is_away_what_is_known_holds_and_nobody_waits() {
     plans.set("*", 503, "");
     plans.set("/v1/bad", 503, "");
     assert_eq!(statuses(client, "first"), [200, 429]);
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
     assert_eq!(gateway.metric("gateway_quota_source_up"), Some(0.0));
     let begun = Instant::now();
     for number in 0..50 {
@@ -60,7 +60,7 @@ fn a_source_that_cannot_be_connected_to_is_away() {
     for number in 0..20 {
         assert_eq!(statuses(client, &format!("k{number}")), [200, 429]);
     }
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
     assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), Some(0.0));
 }
 
@@ -164,7 +164,7 @@ fn a_key_that_the_source_cannot_answer_hides_no_other() {
     let gateway = Gateway::start(&limit(&plans.url(), "", ""));
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "poison"), [200]);
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
     // Only lookups of other keys find out that the source is back.
     for key in ["gold", "late"] {
         until("it is asked about other keys", Duration::from_secs(20), || {

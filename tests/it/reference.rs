@@ -12,9 +12,14 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
 const HEAD: &str = "\
 # Reference
 
-All keys of gateway.toml. This page is made from the table in [src/config/settings.rs](../src/config/settings.rs), from which the
-gateway reads the file, too. `UPDATE=1 cargo test --test it reference` writes it again. `gateway schema` prints the same for
-editors: with
+All keys of gateway.toml, by table. A small file needs [upstreams](#upstreamsname), [limits](#limitsname) and
+[routes](#routes). You choose each `NAME`; a table in `[[...]]` may come several times, and `table` means that a key has a
+section of its own.
+
+A change takes effect at a reload, unless the key is one that needs a restart. A *duration* is a text such as `\"250ms\"`,
+`\"10s\"`, `\"10m\"`, `\"1h\"` or `\"7d\"`; a *size* one such as `\"64KiB\"` or `\"1MiB\"`.
+
+`gateway schema` prints the same for editors: with
 
     gateway schema > gateway.schema.json
 
@@ -22,8 +27,8 @@ beside a file whose first line is `#:schema ./gateway.schema.json`, an editor wi
 [Taplo](https://taplo.tamasfe.dev) (in Visual Studio Code: Even Better TOML) completes keys, shows what they mean, and marks
 what is not valid.
 
-A change takes effect at a reload, unless the key is one that needs a restart. A *duration* is a text such as `\"250ms\"`,
-`\"10s\"`, `\"10m\"`, `\"1h\"` or `\"7d\"`; a *size* one such as `\"64KiB\"` or `\"1MiB\"`.
+`UPDATE=1 cargo test --test it reference` writes this page, from the tables that [src/config/file.rs](../src/config/file.rs) joins,
+from which the gateway reads the file, too.
 ";
 
 const TAIL: &str = "

@@ -358,7 +358,7 @@ fn whatever_has_reached_an_upstream_and_got_no_answer_stays_charged() {
     const GRPC: &str = "Content-Type: application/grpc\r\nTE: trailers\r\n";
     let endings = [
         Ending {
-            name: "the client's deadline is over",
+            name: "the client's deadline has passed",
             request: ("Content-Type: application/grpc\r\nGrpc-Timeout: 100m\r\nContent-Length: 0\r\n", ""),
             keys: ("", ""),
             upstream: SILENT,

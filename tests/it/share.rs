@@ -138,7 +138,7 @@ fn another_number_needs_no_restart_and_counts_go_on() {
     gateway.reload_and_wait("", &shared("2", &limit));
     assert_eq!(ask(), 429, "8 of 5 are used");
     assert_eq!((&usage()["rate"], &usage()["used"], &usage()["remaining"]), (&json!("5/d"), &json!(8), &json!(0)));
-    gateway.wait_message("limits are shared by another number of gateways");
+    gateway.wait_message("the number of gateways that share the limits has changed");
     // What was counted meanwhile counts, too.
     assert_eq!(passed(&gateway, "/", "k: b\r\n"), 5);
     gateway.reload_and_wait("", &limit);
@@ -207,7 +207,7 @@ fn whole_rates_hold_until_the_name_is_found_and_a_change_keeps_all_overrides() {
     let Some((gateway, folder)) = named(&[], &limited("header:k", "8/d", &quotas)) else {
         return eprintln!("skipped: no namespaces for users here");
     };
-    gateway.wait_message("it is not known how many gateways there are: limits have their whole rates until it is");
+    gateway.wait_message("the number of gateways is not known: until it is, limits have their whole rates");
     assert_eq!(gateway.metric("gateway_share_gateways"), Some(1.0));
     assert_eq!(gateway.metric("gateway_share_known"), Some(0.0));
     assert!(gateway.metric("gateway_share_failed_lookups_total").unwrap() >= 1.0);

@@ -52,7 +52,7 @@ fn there_are_as_many_connections_for_file_handles_as_stated() {
         let workers = format!("workers = {}", number(1));
         let gateway = Gateway::with_handles(number(0), &workers, &limited("client-ip", "1/d", ""));
         assert_eq!(gateway.metric("gateway_connections_max"), Some(f64::from(number(3))), "{row:?}");
-        let line = gateway.wait_message("limits");
+        let line = gateway.wait_message("connection limits");
         assert_eq!((&line["file_handles"], &line["max_connections"]), (&number(0).into(), &number(3).into()));
     }
 }

@@ -129,7 +129,7 @@ fn a_request_that_is_cut_off_holds_up_no_end() {
         assert_eq!(gateway.wait_exit().code(), Some(0));
         assert!(ending.elapsed() < Duration::from_secs(8), "{:?}", ending.elapsed());
         let log = gateway.log().join("\n");
-        assert!(log.contains("\"abandoned\"") && !log.contains("a store does not end"), "{log}");
+        assert!(log.contains("\"abandoned\"") && !log.contains("a store does not stop"), "{log}");
         assert!(log.contains("\"requests\":1"), "{log}");
     }
 }

@@ -139,7 +139,7 @@ fn the_screen_follows_its_size() {
     let mut top = top(&gateway);
     top.wait("small screen", |screen| screen.contains("Limits") && !screen.contains("in flight"));
     top.resize(150, 45);
-    let panels = ["Limits", "Keys", "Upstreams", "Store"];
+    let panels = ["Limits", "Most refused keys", "Upstreams", "Store"];
     top.wait("all columns", |screen| {
         panels.iter().all(|panel| screen.contains(panel)) && screen.contains("since start")
     });
@@ -305,7 +305,7 @@ fn it_speaks_tls_with_who_is_trusted() {
 #[test]
 fn wrong_command_lines_and_pipes_are_refused() {
     for (arguments, code, why) in [
-        (&["top"][..], 1, "standard output is no terminal"),
+        (&["top"][..], 1, "standard output is not a terminal"),
         (&["top", "--admin", "ftp://a"], 2, "is not the scheme"),
         (&["top", "--admin", "http://a/metrics"], 2, "without a path"),
         (&["top", "--config", "gateway.toml"], 2, "name the gateway with --admin"),

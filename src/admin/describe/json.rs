@@ -1,8 +1,7 @@
 //! A configuration as JSON, with the names and spellings of the file. Every default is filled in, and secrets are masked.
 
 mod limits;
-mod routes;
-mod upstreams;
+mod routing;
 
 use std::time::Duration;
 
@@ -28,10 +27,10 @@ pub fn json(config: &Config) -> Value {
         "admin": config.admin.as_ref().map(admin),
         "tracing": config.tracing.as_ref().map(tracing),
         "store": store(&config.store, config.gateways),
-        "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, upstreams::upstream(upstream)))),
+        "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, routing::upstream(upstream)))),
         "jwt": named(config.jwts.iter().map(|jwt| (&jwt.name, self::jwt(jwt)))),
         "limits": named(config.limits.iter().map(|limit| (&limit.name, limits::limit(limit)))),
-        "routes": config.routes.iter().map(|route| routes::route(config, route)).collect::<Vec<_>>(),
+        "routes": config.routes.iter().map(|route| routing::route(config, route)).collect::<Vec<_>>(),
     })
 }
 

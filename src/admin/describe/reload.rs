@@ -28,7 +28,7 @@ pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Resul
             writeln!(text, "  does not listen on {address} any more: its connections end after the request in flight");
     }
     if !old.store.is_same_place(&new.store) {
-        let _ = writeln!(text, "  counts in another store: limits go on with what that has counted");
+        let _ = writeln!(text, "  counts in another store: limits {}", new.store.first_counts());
         return Ok(text);
     }
     let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());

@@ -3,23 +3,20 @@
 use std::fmt;
 
 use super::statuses;
-use crate::config::AdaptiveBounds;
-use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
+use crate::config::{
+    AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls,
+};
 
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
     writeln!(f, "  {}", upstream.name)?;
     for server in &upstream.servers {
-        let address = match &server.address {
-            Address::Http { authority, tls: None, .. } => format!("http://{authority}"),
-            Address::Http { authority, tls: Some(_), .. } => format!("https://{authority}"),
-            Address::Unix(path) => format!("unix:{}", path.display()),
-            Address::Echo => "builtin:echo".to_owned(),
-        };
-        writeln!(f, "    {address}, weight {}", server.weight)?;
+        writeln!(f, "    {}, weight {}", server.address, server.weight)?;
     }
     match &upstream.balance {
-        Balance::RoundRobin => writeln!(f, "    servers get requests in turns")?,
-        Balance::LeastRequests => writeln!(f, "    of two servers, the one with fewer requests gets the next")?,
+        Balance::RoundRobin => writeln!(f, "    servers get requests in turn")?,
+        Balance::LeastRequests => {
+            writeln!(f, "    of two random servers, the one with fewer requests in flight gets the next")?;
+        }
         Balance::Hash(by) => writeln!(f, "    requests with the same {by} go to the same server")?,
     }
     upstream.tls.iter().try_for_each(|tls| self::tls(f, tls))?;
@@ -49,7 +46,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     }
     writeln!(
         f,
-        "    closes connections after {:?} without a request, and at an age of {:?}",
+        "    closes connections after {:?} without a request, and all at an age of {:?}",
         upstream.max_idle, upstream.max_age
     )?;
     let is_name =
@@ -64,7 +61,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     {
         writeln!(
             f,
-            "    checks servers with {path} every {interval:?}, for at most {timeout:?}; {} is good",
+            "    checks servers with {path} every {interval:?}, waits at most {timeout:?}; {} is healthy",
             statuses(good)
         )?;
         writeln!(f, "    unhealthy after {unhealthy_after} failed checks, healthy after {healthy_after} good ones")?;
@@ -88,7 +85,7 @@ fn retry(f: &mut fmt::Formatter<'_>, retry: &Retry) -> fmt::Result {
     let percent = f64::from(*budget) / 10.0;
     writeln!(
         f,
-        "    sends a request again at most {retries} times{also}: idempotent ones with bodies up to {max_body} bytes, \
+        "    sends a request again at most {retries} time(s){also}: idempotent ones with bodies up to {max_body} bytes, \
          {percent} % of all"
     )
 }

@@ -1,9 +1,9 @@
 //! Metrics of clients' connections, with TLS and HTTP/2.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::families::{counted, counter, family, gauge, gauged};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges};
 use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
@@ -19,26 +19,26 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [MetricFamily; 10] {
     let of_both = |count: fn(&ConnectionCounts) -> u64| count(&counts) + count(&decisions);
     [
-        gauged("gateway_connections", "Connections of clients that are open.", counts.open),
+        gauged("gateway_connections", "Open connections of clients.", counts.open),
+        gauged("gateway_decision_connections", "Open connections of proxies that ask for decisions.", decisions.open),
         gauged(
-            "gateway_decision_connections",
-            "Connections of proxies that ask for decisions and are open.",
-            decisions.open,
+            "gateway_decision_connections_max",
+            "The maximum number of open connections of proxies that ask for decisions.",
+            decisions.most,
         ),
-        gauged("gateway_decision_connections_max", "How many of them may be open.", decisions.most),
         counted(
             "gateway_connections_accepted_total",
-            "Connections of clients, and of proxies that ask, that were accepted and got one of the places of max_connections.",
+            "Connections of clients, and of proxies that ask for decisions, that got a place of max_connections.",
             of_both(|counts| counts.accepted),
         ),
         gauged(
             "gateway_connections_max",
-            "How many may be open: max_connections, or what the limit of file handles allows.",
+            "The maximum number of open connections: max_connections, or what the limit of file handles allows.",
             counts.most,
         ),
         counted(
             "gateway_connections_refused_total",
-            "Connections that were closed at once, because their address had max_connections_per_ip.",
+            "Connections that were closed at once, because their address had max_connections_per_ip already.",
             of_both(|counts| counts.refused),
         ),
         counted(
@@ -53,7 +53,7 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
         ),
         counted(
             "gateway_connections_stalled_total",
-            "Connections that were ended because the client read nothing for body_timeout.",
+            "Connections that were closed because the client read nothing for body_timeout.",
             of_both(|counts| counts.stalled),
         ),
         counted(
@@ -67,16 +67,14 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
 fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     let by_error = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
-        family(
+        counters(
             "gateway_http2_connection_errors_total",
-            "Connections of HTTP/2 clients that were ended with an error (GOAWAY), by error.",
-            MetricType::COUNTER,
+            "Connections of HTTP/2 clients that ended with an error (GOAWAY), by error.",
             errors.connections().map(by_error),
         ),
-        family(
+        counters(
             "gateway_http2_stream_errors_total",
             "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
-            MetricType::COUNTER,
             errors.streams().map(by_error),
         ),
         counted(
@@ -96,16 +94,14 @@ fn tls(view: &View) -> [MetricFamily; 2] {
         gauge(seconds, &[("certificate", &identity.file)])
     };
     [
-        family(
+        counters(
             "gateway_tls_handshakes_total",
-            "TLS handshakes with clients that have begun one, by result.",
-            MetricType::COUNTER,
+            "TLS handshakes that clients began, by result.",
             [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
         ),
-        family(
+        gauges(
             "gateway_tls_certificate_expiry_timestamp_seconds",
             "When the first certificate of each chain expires, in seconds since 1970.",
-            MetricType::GAUGE,
             config.identities().into_iter().map(expiry),
         ),
     ]

@@ -1,55 +1,58 @@
-//! Metrics of limits: their decisions, how full they are, and how many requests they hold.
+//! Metrics of limits: their decisions, how full they are, how many requests they hold, and what language models have used and
+//! were charged for it.
 
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, gauged, real};
+use super::super::families::{counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
-use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics};
+use crate::config::Cost;
+use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
-pub(super) fn families(view: &View) -> [MetricFamily; 6] {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(own(view));
+    families.extend(tokens(view));
+    families
+}
+
+fn own(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
-        family(
+        counters(
             "gateway_limit_decisions_total",
             "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
              first), overflowed (charged to the pool instead), not_charged (refused by another limit), exempt and blocked \
              (overrides), banned, skipped and keyless (no \
              key), unknown (the store did not answer).",
-            MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
         ),
-        family(
+        gauges(
             "gateway_limit_fullest_key_ratio",
-            "The share of its quota that the fullest of the keys had used that were counted in the last 5 minutes: 1 \
-             is all of it, and further requests of that key are over the limit.",
-            MetricType::GAUGE,
+            "The share of its quota that the fullest key of the last 5 minutes has used: at 1, further requests of \
+             that key are over the limit.",
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
         ),
-        family(
+        gauges(
             "gateway_limit_temporary_overrides",
-            "Overrides that the admin API has set and that have not ended, by limit.",
-            MetricType::GAUGE,
+            "Overrides that the admin API has set and that have not expired, by limit.",
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
-        family(
+        counters(
             "gateway_bans_total",
             "Bans that this gateway has begun, by limit.",
-            MetricType::COUNTER,
             banning(view).map(|limit| {
                 let begun = limit.bans.iter().map(|known| known.begun.get()).sum();
                 counter(begun, &[("limit", limit.name.as_str())])
             }),
         ),
-        family(
+        gauges(
             "gateway_banned_keys",
-            "Keys that are banned, by limit: those of which this gateway knows.",
-            MetricType::GAUGE,
+            "Banned keys that this gateway knows of, by limit.",
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits hold.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.held()),
     ]
 }
 
@@ -66,4 +69,54 @@ fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
         counter(limit.decisions(*count), &[("limit", limit.name.as_str()), ("decision", *kind)])
     };
     DECISIONS.iter().map(metric).collect()
+}
+
+/// Of limits with costs in tokens; other limits have no such series.
+fn tokens(view: &View) -> [MetricFamily; 6] {
+    let config = view.config.load();
+    let costs_tokens =
+        |name: &str| config.limits.iter().any(|limit| limit.name == name && matches!(limit.cost, Cost::Tokens(_)));
+    let limits: Vec<Arc<LimitMetrics>> =
+        view.shared.limits().into_iter().filter(|limit| costs_tokens(&limit.name)).collect();
+    let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
+        let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
+        counters(name, help, limits.iter().map(metric))
+    };
+    [
+        counters(
+            "gateway_tokens_total",
+            "Tokens of language models that requests of a limit have used, by model and kind: input that was not read \
+             from the provider's cache, cached input, and output.",
+            limits.iter().flat_map(|limit| by_model(limit)),
+        ),
+        each(
+            "gateway_token_cost_reserved_total",
+            "What a limit with a cost in tokens charged requests before their responses ended.",
+            |counts| counts.reserved,
+        ),
+        each("gateway_token_cost_settled_total", "What the same requests cost in the end.", |counts| counts.settled),
+        each(
+            "gateway_token_estimates_total",
+            "Responses whose tokens were estimated by their size, because they broke off or did not report them.",
+            |counts| counts.estimated,
+        ),
+        each(
+            "gateway_token_streams_cut_total",
+            "Streams that were cut because there was no room for more tokens.",
+            |counts| counts.cut,
+        ),
+        each("gateway_token_counts_ignored_total", "Impossible counts of tokens in responses, such as -1.", |counts| {
+            counts.ignored
+        }),
+    ]
+}
+
+fn by_model(limit: &LimitMetrics) -> Vec<Metric> {
+    let of = |(model, TokenCounts { used, .. }): (String, TokenCounts)| {
+        [("input", used.input), ("cached", used.cached), ("output", used.output)]
+            .map(|(kind, count)| counter(count, &[("limit", &limit.name), ("model", &model), ("kind", kind)]))
+    };
+    let mut models = limit.tokens.by_model();
+    models.entry(OTHER_MODELS.to_owned()).or_default();
+    models.into_iter().flat_map(of).collect()
 }

@@ -1,24 +1,32 @@
-//! Metrics of the process itself: its version, configuration and log.
+//! Metrics of the process: its version, configuration and log; and its use of the system, under the names that all exporters for
+//! Prometheus use.
+//!
+//! Those of the system come from `/proc`, so only Linux has them. What cannot be read is left out.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
 use super::super::dashboard::State;
-use super::super::families::{counted, counter, family, gauge, gauged, whole};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
-pub(super) fn families(view: &View) -> [MetricFamily; 10] {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(own(view));
+    families.extend(system());
+    families
+}
+
+fn own(view: &View) -> [MetricFamily; 10] {
     let results =
         |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
     [
-        family(
+        gauges(
             "gateway_build_info",
-            "The version that runs; always 1.",
-            MetricType::GAUGE,
+            "The running version; always 1.",
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
         ),
         gauged(
             "gateway_ready",
-            "Whether load balancers shall send requests: 0 while it drains or stops, as /readyz says.",
+            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops.",
             usize::from(view.state() == State::Ready),
         ),
         gauged(
@@ -27,38 +35,83 @@ pub(super) fn families(view: &View) -> [MetricFamily; 10] {
             usize::from(view.state() != State::Ready),
         ),
         gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
-        family(
+        counters(
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
-            MetricType::COUNTER,
             results(view.reloads_so_far.counts()),
         ),
         gauged(
             "gateway_config_last_reload_successful",
-            "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
+            "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
-        family(
+        gauges(
             "gateway_config_last_success_timestamp_seconds",
-            "When the configuration in force was put in force, in seconds since 1970.",
-            MetricType::GAUGE,
+            "Since when the configuration is in force, in seconds since 1970.",
             [whole(view.reloads_so_far.last_success().seconds())],
         ),
-        family(
+        counters(
             "gateway_tls_certificate_reloads_total",
-            "How often the files of the certificates have changed and were read again, by result.",
-            MetricType::COUNTER,
+            "How often changed files of certificates were read again, by result.",
             results(view.certificate_reloads.counts()),
         ),
         gauged(
             "gateway_tls_certificate_last_reload_successful",
-            "Whether the files of the certificates can be used: 0 if they were refused, so that the previous ones stay in use.",
+            "Whether the files of the certificates can be used: 0 if they were refused, and the previous ones stay in \
+             use.",
             usize::from(view.certificate_reloads.is_last_good()),
         ),
         counted(
             "gateway_log_dropped_total",
-            "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
+            "Log lines that were dropped, because standard error did not take them fast enough, or at all.",
             view.dropped_lines.count(),
         ),
     ]
+}
+
+/// Of the use of the system.
+fn system() -> Vec<MetricFamily> {
+    #[cfg(target_os = "linux")]
+    return linux::families().unwrap_or_default();
+    #[cfg(not(target_os = "linux"))]
+    return Vec::new();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use procfs::process::{LimitValue, Process};
+    use procfs::{ProcResult, WithCurrentSystemInfo, boot_time_secs, ticks_per_second};
+    use prometheus::proto::MetricFamily;
+
+    use super::super::super::families::{counters, gauges, real, sum};
+
+    #[expect(clippy::cast_precision_loss, reason = "ticks, seconds and bytes stay below 2^53")]
+    pub(super) fn families() -> ProcResult<Vec<MetricFamily>> {
+        let process = Process::myself()?;
+        let (stat, ticks) = (process.stat()?, ticks_per_second() as f64);
+        let gauged =
+            |name: &str, help: &str, value: Option<f64>| gauges(name, help, value.map(|value| real(value, &[])));
+        let handles = process.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
+            LimitValue::Unlimited => None,
+            LimitValue::Value(most) => Some(most as f64),
+        });
+        let started = boot_time_secs().map(|boot| boot as f64 + stat.starttime as f64 / ticks);
+        Ok(vec![
+            counters(
+                "process_cpu_seconds_total",
+                "Processor time that the process has used, in its own code and in the system.",
+                [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
+            ),
+            gauged(
+                "process_resident_memory_bytes",
+                "Resident memory of the process.",
+                Some(stat.rss_bytes().get() as f64),
+            ),
+            gauged("process_virtual_memory_bytes", "Size of the address space.", Some(stat.vsize as f64)),
+            gauged("process_open_fds", "Open file handles.", process.fd_count().ok().map(|open| open as f64)),
+            gauged("process_max_fds", "The maximum number of open file handles.", handles),
+            gauged("process_threads", "Threads of the process.", Some(stat.num_threads as f64)),
+            gauged("process_start_time_seconds", "When the process was started, in seconds since 1970.", started.ok()),
+        ])
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{Label, counter, family, histogram};
+use super::super::families::{Label, counter, counters, histogram, histograms};
 use super::expected::{Expected, OfRoute};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::base::reason::Reason;
@@ -18,37 +18,32 @@ pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let expected = Expected::new(&view.config.load());
     let routes: Vec<_> = routes.iter().map(|route| (route, expected.of(&route.name))).collect();
     [
-        family(
+        counters(
             "gateway_requests_total",
             "Requests by route, outcome, class of status and class of method (read, write, other).",
-            MetricType::COUNTER,
             routes.iter().flat_map(|(route, expected)| requests(route, *expected)),
         ),
-        family(
+        histograms(
             "gateway_request_duration_seconds",
             "Time from the head of a request to the end of its response, by route and outcome.",
-            MetricType::HISTOGRAM,
             routes.iter().flat_map(|(route, expected)| durations(route, *expected)),
         ),
-        family(
+        counters(
             "gateway_request_failures_total",
             "Requests that failed, by route and reason.",
-            MetricType::COUNTER,
             routes.iter().flat_map(|(route, expected)| {
                 let failed = route.workers.iter().map(|worker| &worker.failed);
                 reasons(failed, ("route", &route.name), |reason| expected.is_some_and(|route| route.reason(reason)))
             }),
         ),
-        family(
+        counters(
             "gateway_loops_total",
             "Requests that had passed this gateway twice already.",
-            MetricType::COUNTER,
             [counter(loops(routes.iter().map(|(route, _)| *route)), &[])],
         ),
-        family(
+        counters(
             "gateway_upstream_failures_total",
             "Failures of upstreams, by reason.",
-            MetricType::COUNTER,
             upstreams.iter().flat_map(|upstream| {
                 reasons(upstream.workers.iter(), ("upstream", &upstream.name), Reason::is_upstreams)
             }),

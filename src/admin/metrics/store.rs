@@ -1,9 +1,9 @@
 //! Metrics of the store: counters in memory, or the state of the servers that gateways share.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, histogram, histograms, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::config::{OnError, Word};
 use crate::store::Counters;
@@ -15,9 +15,9 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
         Counters::Memory(memory) => vec![
             modes(&[("memory", true)]),
             keys(memory.keys()),
-            gauged("gateway_store_max_keys", "How many keys are held in memory at most.", memory.max_keys()),
-            gauged("gateway_store_bytes", "Memory that the counters take, of max_memory.", memory.bytes()),
-            gauged("gateway_store_max_bytes", "How much memory the counters may take: max_memory.", memory.max_bytes()),
+            gauged("gateway_store_max_keys", "The maximum number of keys in memory.", memory.max_keys()),
+            gauged("gateway_store_bytes", "Memory that the counters take.", memory.bytes()),
+            gauged("gateway_store_max_bytes", "The maximum memory for the counters: max_memory.", memory.max_bytes()),
             counted(
                 "gateway_store_evictions_total",
                 "Keys still in use that were evicted for others: max_keys or max_memory is too small.",
@@ -25,7 +25,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
             ),
             gauged(
                 "gateway_store_snapshot_unread",
-                "1 if there are saved counters that could not be read at the start: limits have begun anew.",
+                "1 if saved counters could not be read at the start, so that limits began anew.",
                 usize::from(view.shared.unread_counters().lock().is_some()),
             ),
         ],
@@ -47,12 +47,12 @@ fn share(view: &View) -> Vec<MetricFamily> {
         ),
         gauged(
             "gateway_share_known",
-            "1 if it is known how many gateways share the limits, and 0 as long as no lookup of their name has succeeded.",
+            "Whether it is known how many gateways share the limits: 0 until a lookup of their name has succeeded.",
             usize::from(gateways.unknown(Some(share)).is_none()),
         ),
         counted(
             "gateway_share_failed_lookups_total",
-            "Lookups of the name of the gateways that failed or had no answer: the last number holds.",
+            "Lookups of the gateways' name that failed or had no answer; the last known number holds.",
             gateways.failures(),
         ),
     ]
@@ -64,11 +64,10 @@ fn keys(count: usize) -> MetricFamily {
 
 /// How the store decides now, among all modes of this kind of store.
 fn modes(modes: &[(&str, bool)]) -> MetricFamily {
-    family(
+    gauges(
         "gateway_store_mode",
         "How decisions are made now, 1 for each that applies: memory; shared (a server answers), and what \
          on_error says (local, allow, reject) for the keys of servers that do not answer.",
-        MetricType::GAUGE,
         modes.iter().map(|(mode, applies)| gauge(usize::from(*applies), &[("mode", mode)])),
     )
 }
@@ -78,24 +77,24 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
     let latency = HistogramSnapshot::from_iter([&health.latency]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
         let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
-        family(name, help, MetricType::GAUGE, metrics)
+        gauges(name, help, metrics)
     };
     vec![
         modes(&[("shared", answers(true)), (on_error.word(), answers(false))]),
         keys(health.keys()),
         counted(
             "gateway_store_decisions_total",
-            "Decisions that were asked of the servers: more than round trips, if those that wait together share one.",
+            "Decisions by counters on servers: more than round trips, because several can share one.",
             health.decisions.iter().map(Counter::get).sum(),
         ),
         counted(
             "gateway_store_round_trips_total",
-            "Exchanges with servers; one serves many decisions.",
+            "Exchanges with servers; one can serve many decisions.",
             health.round_trips.get(),
         ),
         counted(
             "gateway_store_remembered_total",
-            "Refusals given without asking a server, because an earlier one still held.",
+            "Refusals without asking a server, because an earlier one still held.",
             health.remembered.iter().map(Counter::get).sum(),
         ),
         counted(
@@ -110,30 +109,28 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
         ),
         counted(
             "gateway_store_lost_total",
-            "Counters that were known and found missing on a server: evicted, or gone with a restart.",
+            "Known counters that were missing on a server: evicted, or lost in a restart.",
             health.lost.get(),
         ),
         counted(
             "gateway_store_forgotten_total",
-            "Keys that made room for others before a server knew what they had been admitted.",
+            "Keys that had to make room before a server knew what was admitted for them.",
             health.forgotten.get(),
         ),
         servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
         servers(
             "gateway_store_clock_skew_seconds",
-            "How far the server's clock is ahead of this machine's, as far as whole seconds tell.",
+            "How far the server's clock is ahead of this machine's, in whole seconds; below 0, it is behind.",
             Server::skew,
         ),
-        family(
+        counters(
             &format!("gateway_store_{}_evictions_total", health.name),
-            "Items that the server says it has evicted for want of memory: counters may be among them.",
-            MetricType::COUNTER,
+            "Items that the server has evicted for lack of memory; counters may be among them.",
             health.servers.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
         ),
-        family(
+        histograms(
             "gateway_store_round_trip_duration_seconds",
             "How long exchanges with servers took.",
-            MetricType::HISTOGRAM,
             [histogram(&latency, &[])],
         ),
     ]

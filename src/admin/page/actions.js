@@ -17,7 +17,7 @@ class Actions {
     byId("drain-form").addEventListener("submit", (submitted) => {
       submitted.preventDefault();
       byId("drain-dialog").close();
-      this.drain("POST", "The gateway drains: /readyz answers 503.");
+      this.drain("POST", "The gateway is draining: /readyz answers 503.");
     });
   }
 

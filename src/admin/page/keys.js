@@ -111,7 +111,7 @@ class KeyForm {
     if (body.admitted) {
       return "● The next request is admitted.";
     }
-    const when = body.retry_after === null ? "" : ` It may come back in ${span(body.retry_after)}.`;
+    const when = body.retry_after === null ? "" : ` A request passes in ${span(body.retry_after)}.`;
     return `▲ The next request is refused.${when}`;
   }
 

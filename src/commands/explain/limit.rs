@@ -1,12 +1,14 @@
 //! What one limit says about a request: its key, its rates, and what happens over them.
 
+use std::sync::Arc;
+
 use super::line;
-use super::quotas::{self, AskedQuota};
 use crate::config::{self, Cost, Missing, Share, Source, TokenCost};
-use crate::request::decide::{self, RateSet, RouteLimit, SelectedRates};
+use crate::request::decide::{self, RateSet, ResolvedQuota, ResolvedQuotas, RouteLimit, SelectedRates};
 use crate::request::identify::body::InspectedBody;
 use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::sources::quotas::{GrantedQuota, Quota};
 use crate::tokens::{Usage, Weights};
 
 const MASK: &str = "***";
@@ -52,7 +54,7 @@ impl DescribedLimit<'_> {
             _ => {}
         }
         if let Some(section) = &self.limit.quotas {
-            line(text, &format!("    quotas   {}: {}", section.server, quotas::answer(self.asked)));
+            line(text, &format!("    quotas   {}: {}", section.server, answer(self.asked)));
         }
         if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
@@ -75,7 +77,7 @@ impl DescribedLimit<'_> {
         line(text, &format!("    cost     {cost}"));
         if let Some(pool) = self.limit.pool() {
             let instead = match extractor.is_of_strangers(counted, self.attributes) {
-                true => format!("{pool} does not stand in for what strangers share"),
+                true => format!("{pool} is not charged for requests that share a counter"),
                 false => format!("{pool} is charged instead, if that has room"),
             };
             line(text, &format!("    no room  {instead}"));
@@ -96,7 +98,7 @@ impl DescribedLimit<'_> {
         let name = self.attributes.body.and_then(InspectedBody::model);
         let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern.0));
         let Weights { input: per_input, output: per_output, .. } = cost.weights(name);
-        let whole = if reserved == most { ", which is all that there may be" } else { "" };
+        let whole = if reserved == most { ", the most that the limit allows" } else { "" };
         format!(
             "{reserved} reserved{whole}: {input} tokens of input by its size, {output} of output; weights{of}: input \
              {per_input}, output {per_output}"
@@ -155,6 +157,54 @@ impl DescribedLimit<'_> {
             None => rates,
             Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
             Some(None) => format!("{rates} (an override for the key)"),
+        }
+    }
+}
+
+/// `None` if the source was not asked.
+type AskedQuota = Option<Result<Option<Arc<Quota>>, String>>;
+
+/// Asks the sources of all limits, except about keys with an override.
+pub(super) fn ask_sources(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> Vec<AskedQuota> {
+    let ask = |limit: &RouteLimit| {
+        let (source, key_cache) = (limit.quotas.as_ref()?, &mut KeyCache::default());
+        let counted = limit.key.extract(attributes, 0, key_cache)?;
+        if limit.rates.overridden(&limit.key, counted, true, attributes, key_cache).is_some() {
+            return None;
+        }
+        let key = limit.key.quota_key(attributes, key_cache)?;
+        Some(source.ask(&key).map(|quota| quota.map(Arc::new)))
+    };
+    limits.iter().map(ask).collect()
+}
+
+/// In the form that a decision needs.
+pub(super) fn resolved(
+    limits: &[RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    asked: Vec<AskedQuota>,
+) -> ResolvedQuotas {
+    let resolve = |(limit, asked): (&RouteLimit, AskedQuota)| {
+        let key = limit.key.extract(attributes, 0, &mut KeyCache::default())?;
+        Some(ResolvedQuota { key, quota: asked?.ok().flatten() })
+    };
+    limits.iter().zip(asked).map(resolve).collect()
+}
+
+/// For people.
+fn answer(asked: &AskedQuota) -> String {
+    match asked {
+        None => "not asked about this key".to_owned(),
+        Some(Ok(None)) => "asked just now, and does not know the key".to_owned(),
+        Some(Err(why)) => format!("asked just now, without a usable answer: {why}"),
+        Some(Ok(Some(quota))) => {
+            let granted = match &quota.granted {
+                GrantedQuota::Rates(_) => "names these rates".to_owned(),
+                GrantedQuota::Tier(name) => format!("names the tier {name}"),
+                GrantedQuota::Exempt => "exempts the key".to_owned(),
+                GrantedQuota::Block => "blocks the key".to_owned(),
+            };
+            format!("asked just now, and {granted}")
         }
     }
 }

@@ -11,9 +11,8 @@ use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
-use super::log_time::TimeReader;
 use super::needs::Needs;
-use super::record::{Record, Unreadable};
+use super::record::{Record, TimeReader, Unreadable};
 use crate::request::identify::client;
 
 pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {

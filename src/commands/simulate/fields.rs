@@ -27,20 +27,24 @@ pub struct Field {
     pub field: String,
 }
 
-const NAMES: [&str; 7] = ["client", "time", "method", "path", "host", "status", "cost"];
+const NAMES: [(&str, Attribute); 7] = [
+    ("client", Attribute::Client),
+    ("time", Attribute::Time),
+    ("method", Attribute::Method),
+    ("path", Attribute::Path),
+    ("host", Attribute::Host),
+    ("status", Attribute::Status),
+    ("cost", Attribute::Cost),
+];
 
 /// As `--field` spells it.
 impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Client => f.write_str("client"),
-            Self::Time => f.write_str("time"),
-            Self::Method => f.write_str("method"),
-            Self::Path => f.write_str("path"),
-            Self::Host => f.write_str("host"),
-            Self::Status => f.write_str("status"),
-            Self::Cost => f.write_str("cost"),
             Self::Header(name) => write!(f, "header:{name}"),
+            plain => {
+                NAMES.iter().filter(|(_, attribute)| attribute == plain).try_for_each(|(name, _)| f.write_str(name))
+            }
         }
     }
 }
@@ -54,20 +58,13 @@ impl FromStr for Field {
         if field.is_empty() {
             return Err("the name of the field after `=` is missing".to_owned());
         }
-        let attribute = match name {
-            "client" => Attribute::Client,
-            "time" => Attribute::Time,
-            "method" => Attribute::Method,
-            "path" => Attribute::Path,
-            "host" => Attribute::Host,
-            "status" => Attribute::Status,
-            "cost" => Attribute::Cost,
-            _ => match name.strip_prefix("header:") {
-                Some(header) => {
-                    Attribute::Header(header.parse().map_err(|_| format!("{header:?} is not the name of a header"))?)
-                }
-                None => return Err(unknown(name)),
-            },
+        let plain = NAMES.into_iter().find(|(plain, _)| *plain == name);
+        let attribute = match (plain, name.strip_prefix("header:")) {
+            (Some((_, attribute)), _) => attribute,
+            (None, Some(header)) => {
+                Attribute::Header(header.parse().map_err(|_| format!("{header:?} is not the name of a header"))?)
+            }
+            (None, None) => return Err(unknown(name)),
         };
         Ok(Self { attribute, field: field.to_owned() })
     }
@@ -75,9 +72,10 @@ impl FromStr for Field {
 
 fn unknown(name: &str) -> String {
     let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
-    let nearest = NAMES.into_iter().min_by_key(distance).filter(|known| distance(known) <= 2);
+    let names = NAMES.map(|(name, _)| name);
+    let nearest = names.into_iter().min_by_key(distance).filter(|known| distance(known) <= 2);
     let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
-    format!("`{name}` is not one of {} and header:NAME{hint}", NAMES.join(", "))
+    format!("`{name}` is not one of {} and header:NAME{hint}", names.join(", "))
 }
 
 /// For each attribute, in the order of lookup.

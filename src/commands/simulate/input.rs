@@ -9,12 +9,10 @@ use std::time::Duration;
 use super::common_log;
 use super::fields::FieldNames;
 use super::json_line;
-use super::lines::{Lines, Text};
-use super::log_time::TimeReader;
+use super::lines::{Lines, Text, unwrapped};
 use super::needs::{Needs, Seen};
-use super::record::{Line, Record, Unreadable};
+use super::record::{Line, Record, TimeReader, Unreadable};
 use super::reorder::{OutOfOrder, Reorder};
-use super::wrapping::unwrapped;
 
 /// Skipped lines that the report lists.
 const MAX_SHOWN: usize = 20;

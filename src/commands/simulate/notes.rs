@@ -67,7 +67,7 @@ impl Notes<'_> {
             let names: Vec<_> = short.map(|limit| limit.name.as_str()).collect();
             let mut note = "the log has whole seconds: requests of one second count as simultaneous".to_owned();
             if !names.is_empty() {
-                note += ", which overstates the rejections by rates over a few seconds, as those of ";
+                note += ", which overstates the rejections by rates over a few seconds, such as those of ";
                 note += &names.join(", ");
             }
             notes.push(note);
@@ -125,7 +125,9 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
     let name = &limit.name;
     let mut notes = Vec::new();
     if limit.quotas.is_some() {
-        notes.push(format!("{name}: the source of quotas is not asked, since it has what holds now: other rates hold"));
+        notes.push(format!(
+            "{name}: the source of quotas is not asked, since it knows only what holds now: other rates hold"
+        ));
     }
     if limit.max_in_flight.is_some() {
         notes.push(format!("{name}: max_in_flight is not simulated, since requests are taken to end at once"));
@@ -153,7 +155,7 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
             let reserved = cost.weights.cost(Usage { output: cost.max_output, ..Usage::default() }).max(1);
             notes.push(format!(
                 "{name}: no line says what a request has cost (--field cost=NAME): each costs what is reserved without \
-                 its body, {reserved} or all that there may be"
+                 its body, {reserved} or the most that the limit allows"
             ));
         }
         Cost::OnStatus(..) if seen.status => {

@@ -1,10 +1,12 @@
-//! A line of an access log, read as a request.
+//! A line of an access log, read as a request, and its time as access logs write it.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+use jiff::Timestamp;
+use jiff::fmt::strtime;
 
 use crate::base::clock::Time;
 use crate::request::route::host;
@@ -93,5 +95,135 @@ impl fmt::Display for Unreadable {
             Self::NoRequest => "the line has no method or no path (--field method=NAME and path=NAME name the fields)",
             Self::Request => "the method or the path is not valid",
         })
+    }
+}
+
+/// The Common Log Format: `10/Oct/2000:13:55:36 -0700`.
+const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
+/// With a fraction of a second.
+const COMMON_WITH_PART: &str = "%d/%b/%Y:%H:%M:%S%.f %z";
+
+/// Caches the last time, because successive lines mostly have the same one.
+#[derive(Debug, Default)]
+pub(super) struct TimeReader {
+    text: String,
+    time: Option<Time>,
+}
+
+impl TimeReader {
+    /// Reads a time of the Common Log Format or of RFC 3339, or a number of seconds, milliseconds, microseconds or
+    /// nanoseconds since 1970. `None` if the text is none of these, or before 1970.
+    pub(super) fn read(&mut self, text: &str) -> Option<Time> {
+        if self.time.is_none() || self.text != text {
+            self.time = read(text.trim());
+            self.text.clear();
+            self.text.push_str(text);
+        }
+        self.time
+    }
+}
+
+fn read(text: &str) -> Option<Time> {
+    let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    if !text.is_empty() && text.bytes().all(is_number) {
+        return number(text);
+    }
+    let common = || strtime::parse(COMMON, text).or_else(|_| strtime::parse(COMMON_WITH_PART, text));
+    let common = || common().and_then(|broken_down| broken_down.to_timestamp());
+    let Ok(timestamp) = text.parse::<Timestamp>().or_else(|_| common()) else { return with_exponent(text) };
+    u64::try_from(timestamp.as_microsecond()).ok().map(Time::from_micros)
+}
+
+/// Seconds as `1.7e9`: some programs write all numbers so.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and small enough")]
+fn with_exponent(text: &str) -> Option<Time> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (1e8..1e11).contains(seconds))?;
+    Some(Time::from_micros((seconds * 1e6).round() as u64))
+}
+
+/// The size of a number shows its unit, because all logs are from after 1973.
+fn number(text: &str) -> Option<Time> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let (whole, digits) = (whole.parse::<u64>().ok()?, fraction.get(..fraction.len().min(6))?);
+    if fraction.contains('.') {
+        return None;
+    }
+    let micros = match whole {
+        // Seconds up to the year 5138.
+        0..100_000_000_000 => {
+            let part = if digits.is_empty() { 0 } else { format!("{digits:0<6}").parse::<u64>().ok()? };
+            whole.checked_mul(1_000_000)?.checked_add(part)?
+        }
+        100_000_000_000..100_000_000_000_000 => {
+            let digits = digits.get(..digits.len().min(3))?;
+            let part = if digits.is_empty() { 0 } else { format!("{digits:0<3}").parse::<u64>().ok()? };
+            whole.checked_mul(1_000)?.checked_add(part)?
+        }
+        100_000_000_000_000..100_000_000_000_000_000 => whole,
+        _ => whole / 1_000,
+    };
+    Some(Time::from_micros(micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_is_the_same_moment() {
+        let mut reader = TimeReader::default();
+        for text in [
+            "10/Oct/2000:13:55:36 -0700",
+            "2000-10-10T20:55:36Z",
+            "2000-10-10T22:55:36.000+02:00",
+            "971211336",
+            "971211336.0",
+            "971211336000",
+            "971211336000.000",
+            "971211336000000",
+            "971211336000000000",
+        ] {
+            assert_eq!(reader.read(text), Some(Time::from_micros(971_211_336_000_000)), "{text}");
+        }
+        let exact = Some(Time::from_micros(971_211_336_123_456));
+        for text in [
+            "10/Oct/2000:13:55:36.123456 -0700",
+            "2000-10-10T20:55:36.123456Z",
+            "971211336.123456",
+            "971211336.1234569",
+            "971211336123.456",
+        ] {
+            assert_eq!(reader.read(text), exact, "{text}");
+        }
+        assert_eq!(reader.read("9.712113365e+08"), Some(Time::from_micros(971_211_336_500_000)));
+        assert_eq!(reader.read("971211336.5"), Some(Time::from_micros(971_211_336_500_000)));
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        let mut reader = TimeReader::default();
+        for text in [
+            "",
+            " ",
+            "-",
+            "10/Oct/2000",
+            "10/Foo/2000:13:55:36 -0700",
+            "31/Feb/2000:13:55:36 -0700",
+            "1.2.3",
+            ".5",
+            ".",
+            "2000-10-10T20:55:36",
+            "31/Dec/1969:23:59:59 +0000",
+            "99999999999999999999999",
+            "10/Oct/2000:13:55:36",
+            "10/Oct/2000:13:55:36 -99999",
+            "-1",
+            "1e5",
+            "1e99",
+            "infinity",
+            "١٢٣",
+        ] {
+            assert_eq!(reader.read(text), None, "{text:?}");
+        }
     }
 }

@@ -12,9 +12,9 @@ use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table};
 
-use super::model::Model;
+use super::feed::Model;
 use crate::admin::dashboard::State;
-use crate::admin::outcome_groups::{FAILED, GROUPS, LIMITED, by_group_of_names};
+use crate::admin::numbers::{FAILED, GROUPS, LIMITED, by_group_of_names};
 
 /// The smallest terminal, in columns and rows.
 const SMALLEST: [u16; 2] = [40, 14];

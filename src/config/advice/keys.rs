@@ -43,7 +43,8 @@ pub(super) fn networks_of_other_keys(advised: &Advised<'_>) -> Vec<Advice> {
                     continue;
                 };
                 let message = format!(
-                    "{text:?} is a network, but the keys of `{name}` are no addresses: only this text is meant"
+                    "{text:?} is a network, but the keys of `{name}` are not addresses: only a key with this text \
+                     matches"
                 );
                 let path: [&dyn Display; 6] = [&"limits", name, &"overrides", &at, &"keys", &index];
                 all.push(Advice::new(&path, message, "networks are for limits whose key has `client-ip`"));

@@ -177,8 +177,22 @@ fn entries<'a>(table: &'a DeTable<'a>, source: &'a Source<'a>) -> Vec<(Name<'a>,
 impl<'a> Field<'a> {
     pub(in crate::config) fn section(&self, title: impl Into<String>, keys: &'static Table) -> Option<Section<'a>> {
         let title = title.into();
-        let table = self.table(&title)?;
-        Some(Section::new(title, self.span.clone(), keys, Some(table), self.source))
+        let help = format!("write {title} on a separate line, and its keys below");
+        self.section_like(title, keys, help)
+    }
+
+    /// Like `section`; `help` is an example of a value.
+    pub(in crate::config) fn section_like(
+        &self,
+        title: impl Into<String>,
+        keys: &'static Table,
+        help: impl Into<String>,
+    ) -> Option<Section<'a>> {
+        let table = self.value.as_table();
+        if table.is_none() {
+            self.mistyped("a table", help);
+        }
+        Some(Section::new(title.into(), self.span.clone(), keys, Some(table?), self.source))
     }
 
     /// Like `section`, but the value may also be `true`, an empty table, or `false`, which gives `Some(None)`.
@@ -200,14 +214,10 @@ impl<'a> Field<'a> {
 
     /// A table whose keys are names that the user chooses.
     pub(in crate::config) fn entries(&self, title: &str) -> Option<Vec<(Name<'a>, Field<'a>)>> {
-        Some(entries(self.table(title)?, self.source))
-    }
-
-    fn table(&self, title: &str) -> Option<&'a DeTable<'a>> {
         let table = self.value.as_table();
         if table.is_none() {
             self.mistyped("a table", format!("write {title} on a separate line, and its keys below"));
         }
-        table
+        Some(entries(table?, self.source))
     }
 }

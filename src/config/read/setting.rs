@@ -167,18 +167,18 @@ macro_rules! tables {
         pub(in crate::config) mod $table {
             use super::*;
 
-            $($(#[doc = $help])+ pub(in crate::config) static $key: Setting<$value> = Setting {
-                name: name(stringify!($key)),
+            $($(#[doc = $help])+ pub(in crate::config) static $key: $crate::config::read::Setting<$value> = $crate::config::read::Setting {
+                name: $crate::config::read::name(stringify!($key)),
                 help: concat!($($help),+),
                 kind: $kind,
                 default: concat!($(stringify!($default))?),
                 example: concat!($(stringify!($example))?),
             };)*
 
-            pub(in crate::config) static TABLE: Table = Table {
+            pub(in crate::config) static TABLE: $crate::config::read::Table = $crate::config::read::Table {
                 help: concat!($($about),+),
                 title: concat!($($title)?),
-                names: &[$(name(stringify!($key))),*],
+                names: &[$($crate::config::read::name(stringify!($key))),*],
                 keys: || vec![$($key.described()),*],
             };
         }

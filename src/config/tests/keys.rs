@@ -7,8 +7,8 @@ use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 use toml::{Table, Value};
 
+use super::super::file::root;
 use super::super::read::Shape;
-use super::super::settings::root;
 use super::super::{Config, parse, schema};
 use super::{FULL, LIMITS};
 

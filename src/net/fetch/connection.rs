@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::url::Url;
+use super::Url;
 use crate::net::tls::ConnectorTls;
 
 /// For one address of a name, so that time is left to try another.
@@ -54,7 +54,7 @@ impl Connection {
     /// # Errors
     /// When there is no connection to any of its addresses.
     pub async fn open(url: &Url, tls: Option<&ConnectorTls>) -> Result<Self, ConnectError> {
-        let stream = connect(url).await.map_err(ConnectError::Tcp)?;
+        let stream = connect(&url.host, url.port).await.map_err(ConnectError::Tcp)?;
         // Requests are small, and each waits for its answer.
         let _ = stream.set_nodelay(true);
         let Some(name) = &url.server_name else { return Self::over(stream).await };
@@ -102,9 +102,13 @@ impl Connection {
     }
 }
 
-async fn connect(url: &Url) -> io::Result<TcpStream> {
+/// Connects to the first address of the name that answers.
+///
+/// # Errors
+/// When none does.
+pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in lookup_host((url.host.as_str(), url.port)).await? {
+    for address in lookup_host((host, port)).await? {
         match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = error,

@@ -63,7 +63,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
             return Ok(read);
         }
     }
-    Err(io::Error::other("its files change all the time"))
+    Err(io::Error::other("its files keep changing"))
 }
 
 /// Reads files that have up to [`MAX_BYTES`] together.

@@ -169,7 +169,7 @@ impl Remote {
         let (text, is_writing) = (document.text.clone(), self.is_writing.clone());
         let write = || {
             if is_writing.swap(true, Ordering::Relaxed) {
-                return Err(io::Error::other("the one before is still being written"));
+                return Err(io::Error::other("the previous one is still being written"));
             }
             let writing = is_writing.clone();
             let written = Background::start("copy", WRITE_LIMIT, move |_| {
@@ -266,9 +266,9 @@ fn unpacked(body: Bytes) -> Result<Bytes, String> {
     }
     let mut text = Vec::new();
     let unpacking = MultiGzDecoder::new(&*body).take(MAX_BYTES as u64 + 1).read_to_end(&mut text);
-    unpacking.map_err(|error| format!("the server has sent something compressed by gzip, which is broken: {error}"))?;
+    unpacking.map_err(|error| format!("the server has sent broken gzip data: {error}"))?;
     if text.len() > MAX_BYTES {
-        return Err(format!("the document, which is compressed by gzip, has more than {} MiB", MAX_BYTES >> 20));
+        return Err(format!("the document has more than {} MiB when decompressed", MAX_BYTES >> 20));
     }
     Ok(text.into())
 }
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(unpacked(Bytes::from_static(b"[server]")).unwrap(), "[server]");
         assert_eq!(unpacked(packed(b"[server]")).unwrap(), "[server]");
         let whole = packed(b"[server]");
-        assert!(unpacked(whole.slice(..whole.len() - 5)).unwrap_err().contains("compressed by gzip, which is broken"));
+        assert!(unpacked(whole.slice(..whole.len() - 5)).unwrap_err().contains("broken gzip data"));
         assert!(unpacked(packed(&vec![b' '; MAX_BYTES + 1])).unwrap_err().contains("more than 4 MiB"));
     }
 }

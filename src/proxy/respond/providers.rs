@@ -10,20 +10,16 @@ use crate::tokens::response::{Parts, Provider};
 const EXCEEDED: &str = "rate_limit_exceeded";
 const RATE_LIMIT: &str = "rate_limit_error";
 
-const EXHAUSTED: &str = "The tokens that this client may use are used up.";
+const EXHAUSTED: &str = "This client has used up its tokens.";
 
-/// A stream that is cut because no tokens are left.
-pub(crate) struct CutStream {
-    pub(crate) provider: Option<Provider>,
-    pub(crate) parts: Parts,
-    /// The number of its last event, if its events have numbers.
-    pub(crate) sequence_number: Option<u64>,
-    pub(crate) has_begun: bool,
-}
-
-/// The last bytes of a cut stream, after a whole part of it.
-pub(crate) fn exhausted(stream: &CutStream) -> Bytes {
-    let CutStream { provider, parts, sequence_number, has_begun } = *stream;
+/// The last bytes of a stream that is cut because no tokens are left, after a whole part of it. `sequence_number` is that of
+/// its last event, if its events have numbers.
+pub(crate) fn exhausted(
+    provider: Option<Provider>,
+    parts: Parts,
+    sequence_number: Option<u64>,
+    has_begun: bool,
+) -> Bytes {
     let error = match provider {
         Some(Provider::Anthropic) => anthropic(RATE_LIMIT, EXHAUSTED),
         Some(Provider::Gemini) => {

@@ -23,7 +23,7 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
-use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, ReportedRate, millis, seconds};
+use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, millis, seconds};
 use repeated::LastRefusal;
 
 pub use repeated::RefusalCache;
@@ -301,8 +301,7 @@ impl RateLimitHeaders {
                 form.tells(limit_headers.style, limit_headers.unit_of(verdict))
             });
             if let Some((policy, outcome, remaining)) = told.and_then(|outcome| self.state(outcome)) {
-                let told = ReportedRate { allowed: policy.capacity, remaining, until: outcome.until() };
-                form.write(headers, &told, now);
+                form.write(headers, policy.capacity, remaining, outcome.until(), now);
             }
         }
     }

@@ -4,27 +4,18 @@ use http::{HeaderValue, Uri};
 
 use crate::base::percent::{self, push_as_written};
 use crate::config::{PathRules, Redirect, TemplatePart};
-use crate::request::route::path;
+use crate::request::route::path::onward;
 
-#[derive(Clone, Copy, Debug)]
-pub struct RedirectedRequest<'a> {
-    /// In normal form.
-    pub host: &'a str,
-    /// In the normal form in which routes match it.
-    pub path: &'a str,
-    pub uri: &'a Uri,
-    pub rules: PathRules,
-}
-
-/// The value of Location; `None` if it needs the host and the request has none.
+/// The value of Location for a request with this `uri`; `None` if it needs the host and the request has none. `host` is in
+/// normal form, and `path` in that in which routes match it.
 ///
 /// Segments and the host are in normal form. The path, the rest and the query are as the client wrote them, except for
 /// characters that a URI cannot contain (RFC 3986, section 2).
-pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<HeaderValue> {
-    if redirect.to.needs_host() && request.host.is_empty() {
+pub fn location(redirect: &Redirect, host: &str, path: &str, uri: &Uri, rules: PathRules) -> Option<HeaderValue> {
+    if redirect.to.needs_host() && host.is_empty() {
         return None;
     }
-    let mut location = String::with_capacity(redirect.to.text.len() + request.path.len() + 16);
+    let mut location = String::with_capacity(redirect.to.text.len() + path.len() + 16);
     let mut in_query = false;
     for part in &redirect.to.parts {
         // In the query of the location, a path is one value.
@@ -34,20 +25,20 @@ pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<
                 location.push_str(text);
                 in_query |= text.contains('?');
             }
-            TemplatePart::Host => location.push_str(request.host),
-            TemplatePart::Path => push(&mut location, &path::onward(request.uri.path(), 0, request.rules)),
-            TemplatePart::Query => push_as_written(&mut location, request.uri.query().unwrap_or_default()),
+            TemplatePart::Host => location.push_str(host),
+            TemplatePart::Path => push(&mut location, &onward(uri.path(), 0, rules)),
+            TemplatePart::Query => push_as_written(&mut location, uri.query().unwrap_or_default()),
             TemplatePart::QueryIfAny => {
-                if let Some(query) = request.uri.query() {
+                if let Some(query) = uri.query() {
                     location.push('?');
                     push_as_written(&mut location, query);
                 }
             }
             TemplatePart::Segment(index) => {
-                push(&mut location, request.path.split('/').skip(1).nth(*index).unwrap_or_default());
+                push(&mut location, path.split('/').skip(1).nth(*index).unwrap_or_default());
             }
             TemplatePart::Rest(segments) => {
-                let rest = path::onward(request.uri.path(), *segments, request.rules);
+                let rest = onward(uri.path(), *segments, rules);
                 push(&mut location, rest.trim_start_matches('/'));
             }
             // A location cannot have these placeholders.
@@ -81,6 +72,7 @@ mod tests {
 
     use super::*;
     use crate::config::{EscapedSlashes, Template};
+    use crate::request::route::path::normal;
 
     fn redirect(parts: &[TemplatePart]) -> Redirect {
         Redirect { to: Template { text: String::new(), parts: parts.to_vec() }, status: StatusCode::FOUND }
@@ -92,9 +84,8 @@ mod tests {
 
     fn located(parts: &[TemplatePart], target: &str, rules: PathRules) -> Option<String> {
         let uri: Uri = target.parse().ok()?;
-        let normal = path::normal(uri.path(), rules).ok()?;
-        let request = RedirectedRequest { host: "a.test", path: &normal, uri: &uri, rules };
-        Some(location(&redirect(parts), &request)?.to_str().unwrap().to_owned())
+        let normal = normal(uri.path(), rules).ok()?;
+        Some(location(&redirect(parts), "a.test", &normal, &uri, rules)?.to_str().unwrap().to_owned())
     }
 
     #[test]
@@ -110,9 +101,8 @@ mod tests {
         ] {
             assert_eq!(located(&parts, target, PathRules::default()).as_deref(), Some(location), "{target}");
         }
-        let no_host =
-            RedirectedRequest { host: "", path: "/", uri: &Uri::from_static("/"), rules: PathRules::default() };
-        assert_eq!(location(&redirect(&parts), &no_host), None);
+        let without_host = location(&redirect(&parts), "", "/", &Uri::from_static("/"), PathRules::default());
+        assert_eq!(without_host, None);
     }
 
     #[test]

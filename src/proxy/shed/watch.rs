@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Shedding;
 use super::cpu::CpuUse;
-use super::meter::Meter;
+use super::{Meter, Shedding};
 use crate::base::clock::{self, Monotonic};
 use crate::upstream::UpstreamLoad;
 use crate::upstream::overload::{Admission, Level, RANKS, Window};

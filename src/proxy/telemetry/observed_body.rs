@@ -28,7 +28,7 @@ impl ResponseContent {
     fn server(&self) -> String {
         match self {
             Self::Own(_) | Self::Message(_) => String::new(),
-            Self::Upstream(body) => body.server(),
+            Self::Upstream(body) => body.server().map(ToString::to_string).unwrap_or_default(),
         }
     }
 }

@@ -25,6 +25,8 @@ use crate::store::{Answer, Ask, Verdicts};
 /// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
+/// The most keys that a worker remembers for a limit. The one whose ban ends first is forgotten first.
+const MOST_KNOWN: usize = 1000;
 
 #[derive(Clone, Debug)]
 pub struct BanRule {
@@ -216,9 +218,6 @@ impl RouteLimit {
         }
     }
 }
-
-/// The most keys that a worker remembers for a limit. The one whose ban ends first is forgotten first.
-const MOST_KNOWN: usize = 1000;
 
 /// The banned keys of a limit as far as one worker knows them, for the admin API only. The store decides.
 #[derive(Debug, Default)]

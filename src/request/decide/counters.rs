@@ -11,6 +11,13 @@ use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};
 use crate::tokens::Usage;
 
+/// The most models that are told apart, because clients choose the names.
+const MOST_MODELS: usize = 64;
+/// Of a model's name, in bytes.
+const LONGEST_NAME: usize = 64;
+/// Stands for all other models, and for requests that name none.
+pub const OTHER_MODELS: &str = "other";
+
 #[derive(Debug)]
 pub struct LimitMetrics {
     pub name: String,
@@ -87,13 +94,6 @@ impl LimitMetrics {
         self.workers.iter().map(|worker| worker.fullest.highest(now)).fold(0.0, f64::max)
     }
 }
-
-/// The most models that are told apart, because clients choose the names.
-const MOST_MODELS: usize = 64;
-/// In bytes.
-const LONGEST_NAME: usize = 64;
-/// Stands for all other models, and for requests that name none.
-pub const OTHER_MODELS: &str = "other";
 
 /// The tokens of one limit on all workers. Responses end so rarely that workers do not compete for this lock.
 #[derive(Debug, Default)]

@@ -67,9 +67,9 @@ pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
     let asked = state.asked;
     // Bans charge nothing.
     state.asks[asked..].iter_mut().filter(|ask| ask.place < limits).for_each(|ask| ask.settles = true);
-    state.reservations.begin_provisional();
+    state.reservations.is_provisional = true;
     let decision = state.decide(input).await;
-    state.reservations.end_provisional();
+    state.reservations.is_provisional = false;
     state.with_bans(input, decision).await
 }
 

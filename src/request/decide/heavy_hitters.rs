@@ -154,9 +154,6 @@ fn shortened(text: &str) -> (&str, &str) {
     (&text[..begin], &text[end..])
 }
 
-#[cfg(test)]
-mod tests;
-
 /// A frequent key, as several sketches together know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter {
@@ -221,3 +218,6 @@ impl Ranking {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;

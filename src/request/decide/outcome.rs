@@ -134,7 +134,7 @@ impl<'a> DecisionState<'a> {
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
         self.reserve(input, &mut reply);
-        if decision == Decision::Admitted && self.reservations.is_provisional() {
+        if decision == Decision::Admitted && self.reservations.is_provisional {
             return self.keep_first(Reply { as_of: Some(as_of), ..reply });
         }
         if let Some(first) = self.first.take() {

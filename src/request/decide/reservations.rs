@@ -117,9 +117,9 @@ pub struct Reservations<'a> {
     besides: Vec<Reserved>,
     /// The charges of a drop. Empty for most requests.
     if_dropped: Vec<(Reserved, u64)>,
-    is_held: bool,
+    pub(super) is_held: bool,
     /// Whether new charges may be given back even after a hold, because the body has yet to be read.
-    is_provisional: bool,
+    pub(super) is_provisional: bool,
 }
 
 struct PendingReservation<'a> {
@@ -179,24 +179,6 @@ impl<'a> Reservations<'a> {
     /// Makes exactly the limits of these asks charge their costs if this is dropped now.
     pub(super) fn charge_if_dropped<'b>(&mut self, asks: impl Iterator<Item = &'b Ask<'b>>) {
         self.if_dropped = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();
-    }
-
-    /// New charges may be given back until [`Self::end_provisional`].
-    pub(super) fn begin_provisional(&mut self) {
-        self.is_provisional = true;
-    }
-
-    /// New charges stay, or the response settles them.
-    pub(super) fn end_provisional(&mut self) {
-        self.is_provisional = false;
-    }
-
-    pub(super) fn is_provisional(&self) -> bool {
-        self.is_provisional
-    }
-
-    pub(super) fn begin_hold(&mut self) {
-        self.is_held = true;
     }
 
     /// The request is no longer held: its charges stay, or its response settles them.
@@ -282,10 +264,7 @@ impl<'a> Reservations<'a> {
             LimitVerdict::Rates(verdict) if outcome.place == reserved.place() && verdict.admitted => {
                 Some((verdict, &mut outcome.as_of))
             }
-            LimitVerdict::Rates(_)
-            | LimitVerdict::InFlight { .. }
-            | LimitVerdict::Banned { .. }
-            | LimitVerdict::Unknown => None,
+            _ => None,
         });
         let (verdict, as_of) = found.unzip();
         let settled = self.store.settle(reserved, cost, verdict, now, self.worker);

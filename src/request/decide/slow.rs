@@ -54,7 +54,7 @@ pub(super) async fn hold<'a>(
     }
     state.reserve(input, &mut reply);
     if input.asker.is_none() {
-        state.reservations.begin_hold();
+        state.reservations.is_held = true;
     }
     let queue = state.unasked().iter().find(|ask| ask.place == place).map(|ask| ask.key.with(queues()));
     let Some(mut slot) = queue.and_then(|queue| input.wait_queues.join(queue, slow.max_delayed)) else {

@@ -12,6 +12,9 @@ use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
 use crate::tokens::response as usage;
 
+/// The charsets that all servers read as the gateway does.
+const CHARSETS: [&[u8]; 4] = [b"utf-8", b"utf8", b"us-ascii", b"ascii"];
+
 /// What to read of the bodies of one route's requests.
 #[derive(Debug)]
 pub struct BodyInspector {
@@ -66,12 +69,13 @@ impl fmt::Display for BodyProblem {
             Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
             Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
             Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
-            Self::Trailing => f.write_str("The body of the request has something behind its JSON."),
+            Self::Trailing => f.write_str("The body of the request has something after its JSON."),
             Self::Background => {
                 f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
             }
             Self::Fields => f.write_str(
-                "The response must say how many tokens it has used. Leave out `fields`, or add `usageMetadata` to it.",
+                "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
+                 it.",
             ),
         }
     }
@@ -230,9 +234,6 @@ impl InspectedBody<'_> {
         self.said.output.tokens(without_maximum)
     }
 }
-
-/// The charsets that all servers read as the gateway does.
-const CHARSETS: [&[u8]; 4] = [b"utf-8", b"utf8", b"us-ascii", b"ascii"];
 
 fn is_compressed(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))

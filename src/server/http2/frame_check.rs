@@ -5,7 +5,6 @@
 //! streams, and fields that grow too much. A connection that has to end gets a GOAWAY from the gateway.
 
 use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
-use super::trailer_check::TrailerCheck;
 use crate::server::worker_state::Coarse;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
@@ -16,6 +15,10 @@ const PER_SECOND: u64 = 100;
 /// of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING, perhaps much
 /// later. So this adds up.
 const PER_FRAME: u64 = 16;
+/// The entries of the static table that are pseudo-fields (RFC 7541, appendix A).
+const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
+/// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
+const CODED_COLON: u8 = 0b1011_1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
@@ -44,8 +47,8 @@ pub(super) struct FrameCheck {
     frames: Frames,
     has_settings: bool,
     /// The highest stream that the client has opened, and how many it has opened.
-    last_stream: u32,
-    opened: u64,
+    pub(super) last_stream: u32,
+    pub(super) opened: u64,
     /// Whether the last frame has fields of a request or trailers, and whether more frames with them must follow.
     has_fields: bool,
     has_more_fields: bool,
@@ -74,14 +77,6 @@ impl FrameCheck {
             resetting: None,
             reset: Vec::new(),
         }
-    }
-
-    pub(super) fn last_stream(&self) -> u32 {
-        self.last_stream
-    }
-
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
     }
 
     pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
@@ -185,11 +180,72 @@ pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {
         let mut check = FrameCheck::new(0, 1);
         bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0))?;
-        Ok::<_, Violation>((check.is_in_head(), check.last_stream(), check.opened()))
+        Ok::<_, Violation>((check.is_in_head(), check.last_stream, check.opened))
     };
     let whole = follow(usize::MAX);
     for step in [1, 2, 7, 64] {
         assert_eq!(follow(step), whole, "by {step}");
+    }
+}
+
+/// The position in a block of trailers (RFC 7541, section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TrailerCheck {
+    /// The bytes before the first field or update: the length of the padding, and the priority.
+    Before(u8),
+    /// In the new size of the dynamic table, a number of several bytes.
+    TableSize,
+    NameLength,
+    Name {
+        is_coded: bool,
+    },
+    Over,
+}
+
+impl TrailerCheck {
+    pub(super) fn new(head: FrameHead) -> Self {
+        let padding = u8::from(head.has(flag::PADDED));
+        let priority = if head.has(flag::PRIORITY) { 5 } else { 0 };
+        Self::Before(padding + priority)
+    }
+
+    /// Whether the next bytes show that the block begins with a pseudo-field.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            let (next, is_pseudo) = self.next(*byte);
+            *self = next;
+            if is_pseudo || next == Self::Over {
+                return is_pseudo;
+            }
+        }
+        false
+    }
+
+    fn next(self, byte: u8) -> (Self, bool) {
+        // A field without indexing or never indexed has four bits for the entry of its name, one with indexing six.
+        let entry = match byte {
+            0x80.. => byte & 0x7f,
+            0x40.. => byte & 0x3f,
+            _ => byte & 0x0f,
+        };
+        match self {
+            Self::Before(left @ 1..) => (Self::Before(left - 1), false),
+            Self::Before(0) => match byte {
+                0x3f => (Self::TableSize, false),
+                0x20..0x3f => (self, false),
+                ..0x80 if entry == 0 => (Self::NameLength, false),
+                _ => (Self::Over, PSEUDO.contains(&entry)),
+            },
+            Self::TableSize if byte < 0x80 => (Self::Before(0), false),
+            // The names of pseudo-fields are short. The library refuses unknown ones.
+            Self::NameLength => match byte & 0x7f {
+                1..0x7f => (Self::Name { is_coded: byte >= 0x80 }, false),
+                _ => (Self::Over, false),
+            },
+            Self::Name { is_coded: true } => (Self::Over, byte & 0xfe == CODED_COLON),
+            Self::Name { is_coded: false } => (Self::Over, byte == b':'),
+            Self::TableSize | Self::Over => (self, false),
+        }
     }
 }
 
@@ -267,7 +323,7 @@ mod tests {
             check.follow(&next[next.len() - 1..], 0).unwrap();
             assert_eq!(check.is_in_head(), in_head, "{next:?}");
         }
-        assert_eq!((check.last_stream(), check.opened()), (9, 2));
+        assert_eq!((check.last_stream, check.opened), (9, 2));
     }
 
     /// How many of these frames may come before the connection must end.
@@ -324,6 +380,57 @@ mod tests {
             let frames = frames.iter().flat_map(|(kind, flags, stream, payload)| frame(*kind, *flags, *stream, payload));
             let begun = [PRI, &frame(kind::SETTINGS, 0, 0, b"")].concat();
             check(&begun.into_iter().chain(frames).chain(rest).collect::<Vec<_>>());
+        }
+    }
+
+    fn begins_with_pseudo(flags: u8, block: &[u8], step: usize) -> bool {
+        let mut check = TrailerCheck::new(FrameHead { flags, ..FrameHead::default() });
+        block.chunks(step).any(|piece| check.follow(piece))
+    }
+
+    #[test]
+    fn pseudo_fields_are_noticed_in_every_representation() {
+        for (block, is_pseudo) in [
+            (&b""[..], false),
+            // The static table.
+            (b"\x81", true),
+            (b"\x82", true),
+            (b"\x8e", true),
+            (b"\x8f", false),
+            // The dynamic table.
+            (b"\xbe", false),
+            (b"\xff\x00", false),
+            // Their names with other values: with indexing, without, and never indexed.
+            (b"\x44\x01/", true),
+            (b"\x04\x01/", true),
+            (b"\x14\x01/", true),
+            (b"\x4f\x01x", false),
+            (b"\x0f\x00\x01x", false),
+            (b"\x1f\x00\x01x", false),
+            // Names of their own, plain and coded.
+            (b"\x00\x05:path\x01/", true),
+            (b"\x10\x05:path\x01/", true),
+            (b"\x40\x05:path\x01/", true),
+            (b"\x00\x84\xb9\x58\x33\x11\x01/", true),
+            (b"\x00\x05x-sum\x017", false),
+            (b"\x00\x84\xf2\xb4\x5b\xff\x017", false),
+            (b"\x00\x00\x017", false),
+            (b"\x00\x7f\x01:", false),
+            // After a new size of the dynamic table, short and long.
+            (b"\x20\x82", true),
+            (b"\x3f\xe1\x1f\x82", true),
+            (b"\x20\x3f\xe1\x1f\x00\x05x-sum", false),
+            // The library finds a pseudo-field after another field.
+            (b"\x00\x05x-sum\x017\x82", false),
+        ] {
+            for step in 1..=block.len().max(1) {
+                assert_eq!(begins_with_pseudo(0, block, step), is_pseudo, "{block:x?} by {step}");
+                let padded = [&b"\x82"[..], block].concat();
+                assert_eq!(begins_with_pseudo(flag::PADDED, &padded, step), is_pseudo, "{block:x?} by {step}");
+                let all = [&b"\x82\x82\x82\x82\x82\x82"[..], block].concat();
+                let flags = flag::PADDED | flag::PRIORITY;
+                assert_eq!(begins_with_pseudo(flags, &all, step), is_pseudo, "{block:x?} by {step}");
+            }
         }
     }
 }

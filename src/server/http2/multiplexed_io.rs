@@ -70,7 +70,7 @@ impl MultiplexedIo {
     }
 
     pub(super) fn opened(&self) -> u64 {
-        self.followed.borrow().received.opened()
+        self.followed.borrow().received.opened
     }
 
     /// Tells the client that the connection ends, and the last request that was served, once the library has ended. So the
@@ -82,7 +82,7 @@ impl MultiplexedIo {
             return;
         }
         let mut frame = vec![0, 0, 8, kind::GOAWAY, 0, 0, 0, 0, 0];
-        frame.extend_from_slice(&followed.received.last_stream().to_be_bytes());
+        frame.extend_from_slice(&followed.received.last_stream.to_be_bytes());
         frame.extend_from_slice(&code.0.to_be_bytes());
         // The frame is short. If the system does not take all of it at once, the client does not read.
         let _ = self.stream.try_write(&frame);

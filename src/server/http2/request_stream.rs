@@ -6,22 +6,19 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use h2::ext::Protocol;
 use h2::{Reason, RecvStream, SendStream};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 
-use super::request_head::ambiguity;
-use super::send_window::poll_granted;
-use super::stream_body::StreamBody;
-use super::stream_tunnel::StreamTunnel;
+use super::stream_io::{StreamBody, StreamTunnel};
 use super::streams::{InterimResponses, Stream, Upload};
+use super::windows::poll_granted;
 use crate::base::clock;
 use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
-use crate::server::connection_state::{ConnectionState, Flush};
-use crate::server::request_guard::RequestGuard;
-use crate::server::tunnel::take_extended_connect;
+use crate::server::connection_state::{ConnectionState, Flush, RequestGuard};
 use crate::server::worker_state::WorkerState;
 use crate::server::{Handler, IncomingRequest};
 
@@ -71,7 +68,7 @@ pub(super) async fn serve<H: Handler>(
     };
     match tunnel.zip(through) {
         Some((tunnel, (received, _upload))) => {
-            tunnel(Box::new(StreamTunnel::new(received, sender, stream))).await;
+            tunnel(Box::new(StreamTunnel { received, unread: Bytes::new(), sender, stream })).await;
         }
         None if is_end => {}
         None => {
@@ -237,8 +234,55 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Why a request must not be served; `None` if it may. The HTTP library accepts heads in HTTP/2 that HTTP/1.1 has not, and
+/// upstreams would read such a request in another way than the gateway has counted it.
+fn ambiguity(head: &Parts) -> Option<&'static str> {
+    if !has_web_scheme(&head.uri) {
+        return Some("The scheme is not http or https.");
+    }
+    if head.method != Method::CONNECT && !has_absolute_path(&head.uri) {
+        return Some("The path does not begin with a slash.");
+    }
+    if head.headers.get(header::HOST).is_some_and(HeaderValue::is_empty) {
+        return Some("The Host header is empty.");
+    }
+    if head.headers.get(header::CONTENT_LENGTH).is_some_and(HeaderValue::is_empty) {
+        return Some("The content-length header has no number.");
+    }
+    has_blank_edges(&head.headers).then_some("A header begins or ends with a blank.")
+}
+
+fn has_web_scheme(uri: &Uri) -> bool {
+    uri.scheme_str().is_none_or(|scheme| matches!(scheme, "http" | "https"))
+}
+
+/// The library accepts `*`, and an empty path before a query.
+fn has_absolute_path(uri: &Uri) -> bool {
+    uri.path_and_query().is_some_and(|path| path.as_str().starts_with('/'))
+}
+
+/// Whether a value begins or ends with a blank (RFC 9113, section 8.2.1). In HTTP/1.1 the blank does not belong to the value,
+/// so a client would get a new counter for each number of blanks.
+fn has_blank_edges(headers: &HeaderMap) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    headers.values().map(HeaderValue::as_bytes).any(|value| is_blank(value.first()) || is_blank(value.last()))
+}
+
+/// Turns an extended CONNECT for a WebSocket in HTTP/2 (RFC 8441, section 5) into the GET that it would be in HTTP/1.1, so that
+/// it has the same routes and limits. Returns whether it is one.
+fn take_extended_connect(head: &mut Parts) -> bool {
+    let is_websocket = head.extensions.get::<Protocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
+    let asks = head.method == Method::CONNECT && is_websocket;
+    if asks {
+        head.method = Method::GET;
+    }
+    asks
+}
+
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
 
     #[test]
@@ -253,6 +297,42 @@ mod tests {
             join_cookies(&mut headers);
             let joined: Vec<_> = headers.get_all(header::COOKIE).iter().map(|line| line.to_str().unwrap()).collect();
             assert_eq!(joined, Vec::from_iter(expected));
+        }
+    }
+
+    fn of(uri: &str, fields: &[(&'static str, &'static str)]) -> Option<&'static str> {
+        let mut request = Request::get(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        ambiguity(&request.body(()).unwrap().into_parts().0)
+    }
+
+    #[test]
+    fn heads_of_http_1_are_not_ambiguous() {
+        for uri in ["http://a/", "https://a:1/b?c", "/only/a/path", "http://a//b"] {
+            let fields = [("a", ""), ("b", "a \t b"), ("c", "\""), ("content-length", "0")];
+            assert_eq!(of(uri, &fields), None, "{uri}");
+        }
+    }
+
+    #[test]
+    fn what_only_http_2_carries_is_ambiguous() {
+        let none = ("a", "");
+        for (uri, field, word) in [
+            ("ftp://a/", none, "scheme"),
+            ("httpss://a/", none, "scheme"),
+            ("*", none, "slash"),
+            ("http://a/", ("host", ""), "Host"),
+            ("/", ("content-length", ""), "number"),
+            ("/", ("a", " b"), "blank"),
+            ("/", ("a", "\tb"), "blank"),
+            ("/", ("a", "b "), "blank"),
+            ("/", ("a", "b\t"), "blank"),
+            ("/", ("a", " "), "blank"),
+        ] {
+            let found = of(uri, &[("first", "x"), field]).unwrap();
+            assert!(found.contains(word), "{uri} {field:?}: {found}");
         }
     }
 }

@@ -12,10 +12,9 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::unsent::Unsent;
+use super::kept_memory::Unsent;
 use crate::base::http::header_rules::remove_hop_by_hop;
-use crate::server::connection_state::TimedStreams;
-use crate::server::request_guard::RequestStream;
+use crate::server::connection_state::{RequestStream, TimedStreams};
 use crate::server::time_limits::{TimeLimits, is_over};
 use crate::server::worker_state::{Coarse, WorkerState};
 

@@ -1,9 +1,14 @@
-//! How much the other side of a connection of HTTP/2 may send ahead on each stream: enough for a fast network, and less if
-//! there are many streams. Pure.
+//! The windows of HTTP/2 (RFC 9113, section 5.2): how much may be sent on a stream, and how much the other side of a connection
+//! may send ahead on each: enough for a fast network, and less if there are many streams.
 //!
 //! Unread bytes are kept in memory. So all streams share a budget, and a stream's window is its share. A used window cannot be
 //! taken back: unread streams that begin one after another take the budget once, half of it for each time that their number has
 //! doubled, and the smallest window each.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::SendStream;
 
 /// The windows of the streams of one side, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +33,26 @@ impl Windows {
     pub fn of_connection(&self, streams: usize) -> u32 {
         u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1).saturating_mul(self.largest)
     }
+}
+
+/// How many of the `wanted` bytes have window: at least one, unless none is wanted. `None` if the stream has ended. The
+/// library would accept more and keep it, where nobody measures how long it waits.
+///
+/// # Errors
+/// Why the stream has ended.
+pub fn poll_granted(
+    sender: &mut SendStream<Bytes>,
+    wanted: usize,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<usize, h2::Error>>> {
+    sender.reserve_capacity(wanted);
+    while sender.capacity() == 0 && wanted > 0 {
+        match ready!(sender.poll_capacity(cx)) {
+            Some(Ok(_)) => {}
+            ended => return Poll::Ready(ended),
+        }
+    }
+    Poll::Ready(Some(Ok(sender.capacity().min(wanted))))
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
-//! Why an order of a certificate has failed, and who is responsible.
+//! Why an order of a certificate has failed, who is responsible, and when it is repeated; and when a certificate is renewed.
+//! Nothing here reads a clock.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use instant_acme::Error;
+use parking_lot::Mutex;
 
-use super::client::{NoAnswer, RetryAfter};
+use crate::base::back_off::BackOff;
+use crate::base::clock::Time;
 use crate::base::printable::printable;
+use crate::net::fetch::FetchError;
 
 /// The cause of a failed order, which decides when the order is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,49 @@ impl Kind {
             Self::Unusable => "unusable",
             Self::Files => "files",
         }
+    }
+}
+
+/// The pause that the authority asked for when it last refused something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
+
+impl RetryAfter {
+    pub(super) fn set(&self, pause: Option<Duration>) {
+        *self.0.lock() = pause;
+    }
+
+    /// The pause, if one was asked for since the last call.
+    pub(super) fn take(&self) -> Option<Duration> {
+        self.0.lock().take()
+    }
+}
+
+/// Why there is no answer that the protocol defines.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    Fetch(FetchError),
+    /// An answer with this status and without a problem document.
+    Status(StatusCode),
+    /// The authority names a URL that must not be asked.
+    Url(String),
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fetch(error) => error.fmt(f),
+            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
+            Self::Url(why) => write!(f, "the directory of the authority has a URL that cannot be used: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl From<NoAnswer> for Error {
+    fn from(why: NoAnswer) -> Self {
+        Self::Other(Box::new(why))
     }
 }
 
@@ -86,5 +134,73 @@ impl OrderFailure {
             _ => (Kind::Unusable, false),
         };
         Self { retry_after: told.take(), is_without_account, ..Self::new(kind, error) }
+    }
+}
+
+/// Renewals are earlier by up to this share of a certificate's life, so that many gateways do not renew at once.
+const EARLIER: f64 = 0.05;
+
+/// Pauses if the authority does not answer. Asking it again costs it little.
+const AWAY: BackOff = BackOff { first: Duration::from_secs(5), longest: Duration::from_secs(600) };
+/// Pauses after refusals. Authorities allow only a few refused orders an hour.
+const REFUSED: BackOff = BackOff { first: Duration::from_secs(300), longest: Duration::from_secs(6 * 3600) };
+/// The longest pause that the authority can ask for: the longest window of its limits.
+pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+/// Two thirds of the certificate's life, or earlier by up to 5 % of it; `jitter`, from 0 to 1, chooses.
+pub(super) fn renewal(not_before: Time, not_after: Time, jitter: f64) -> Time {
+    let life = Duration::from_micros(not_after.micros_since(not_before));
+    not_before.after((life / 3 * 2).saturating_sub(life.mul_f64(EARLIER * jitter.clamp(0.0, 1.0))))
+}
+
+/// The pause after this many failures in a row, the last of this kind. `jitter`, from 0 to 1, shortens it by up to a fifth,
+/// but never below what the authority asks for (RFC 8555, section 6.6).
+pub(super) fn pause(kind: Kind, failures: u32, retry_after: Option<Duration>, jitter: f64) -> Duration {
+    let back_off = if kind == Kind::Away { AWAY } else { REFUSED };
+    let pause = back_off.pause(failures).mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0));
+    pause.max(retry_after.unwrap_or_default().min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DAY: u64 = 86_400_000_000;
+
+    proptest! {
+        #[test]
+        fn renewals_come_after_half_of_the_life_and_leave_a_third(begins: u32, life in 1_000_000..1000 * DAY, jitter in 0.0..=1.0) {
+            let (from, to) = (u64::from(begins), u64::from(begins) + life);
+            let at = renewal(Time::from_micros(from), Time::from_micros(to), jitter).micros();
+            prop_assert!(at >= from + life / 2 && to - at >= life / 3, "{from} {at} {to}");
+        }
+
+        #[test]
+        fn pauses_are_bounded_and_keep_to_what_is_asked_for(failures in 1..u32::MAX, asked: u64, jitter in 0.0..=1.0) {
+            for kind in Kind::ALL {
+                let alone = pause(kind, failures, None, jitter);
+                prop_assert!((Duration::from_secs(4)..=Duration::from_secs(6 * 3600)).contains(&alone));
+                let told = pause(kind, failures, Some(Duration::from_secs(asked)), jitter);
+                prop_assert!(told >= alone && told >= Duration::from_secs(asked).min(LONGEST) && told <= LONGEST);
+            }
+        }
+    }
+
+    #[test]
+    fn ninety_days_are_renewed_after_sixty_at_the_latest() {
+        let (begin, end) = (Time::from_micros(0), Time::from_micros(90 * DAY));
+        let days = [0.0, 0.5, 1.0].map(|jitter| renewal(begin, end, jitter).micros() / (DAY / 100));
+        assert_eq!(days, [6000, 5775, 5550]);
+        // A certificate that ends before it begins is renewed at once.
+        assert_eq!(renewal(Time::from_micros(9), Time::from_micros(3), 1.0), Time::from_micros(9));
+    }
+
+    #[test]
+    fn refused_orders_are_repeated_less_often_than_others() {
+        let seconds = |kind| [1, 2, 3, 99].map(|failures| pause(kind, failures, None, 0.0).as_secs());
+        assert_eq!(seconds(Kind::Away), [5, 10, 20, 600]);
+        assert_eq!(seconds(Kind::Refused), [300, 600, 1200, 6 * 3600]);
     }
 }

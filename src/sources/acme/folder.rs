@@ -96,7 +96,7 @@ impl Folder {
 
     /// Renames the account, which the authority no longer knows.
     pub(super) fn forget_account(&self) {
-        set_aside(&self.account_path(), "the authority knows no such account");
+        set_aside(&self.account_path(), "the authority does not know this account");
     }
 
     fn account_path(&self) -> PathBuf {
@@ -224,7 +224,7 @@ fn set_aside(path: &Path, why: &str) {
     let (file, aside) = (path.display(), path.with_extension("broken"));
     match fs::rename(path, &aside) {
         Ok(()) => tracing::error!(%file, why, renamed = %aside.display(), "a file of certificates cannot be used"),
-        Err(error) => tracing::error!(%file, why, %error, "a file of certificates cannot be used, nor be renamed"),
+        Err(error) => tracing::error!(%file, why, %error, "a file of certificates can be neither used nor renamed"),
     }
 }
 

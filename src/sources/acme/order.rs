@@ -1,19 +1,26 @@
-//! One order of a certificate, from the account to the file (RFC 8555, section 7).
+//! One order of a certificate, from the account to the file (RFC 8555, section 7). Its requests to the authority are sent by
+//! the client that the gateway uses for all servers that it asks.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Collected, Full};
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, ExternalAccountKey, Identifier, NewAccount, NewOrder, Order,
-    OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, BodyWrapper, BytesResponse, ChallengeType, Error, ExternalAccountKey, HttpClient,
+    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
 use super::challenges::{Challenges, Claim};
-use super::client::{AcmeClient, RetryAfter};
-use super::failure::{Kind, OrderFailure};
+use super::failure::{Kind, NoAnswer, OrderFailure, RetryAfter};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
-use crate::config::{Acme, Challenge};
+use crate::base::http::retry_after;
+use crate::config::{Acme, Challenge, document_url};
+use crate::net::fetch::{self, Url};
+use crate::net::tls::ConnectorTls;
 
 /// How often the authority is asked whether it has finished a step.
 const POLLS: RetryPolicy =
@@ -38,7 +45,7 @@ pub(super) async fn order(
 }
 
 async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
-    let failed = |error: instant_acme::Error| OrderFailure::of(&error, told);
+    let failed = |error: Error| OrderFailure::of(&error, told);
     let account = account(acme, folder, told).await?;
     let identifiers: Vec<_> = acme.names.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await.map_err(failed)?;
@@ -50,9 +57,7 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
             return Err(match (why, ready) {
                 (Some(why), _) => OrderFailure { retry_after: told.take(), ..OrderFailure::new(Kind::Refused, why) },
                 (None, Err(error)) => OrderFailure::of(&error, told),
-                (None, Ok(_)) => {
-                    OrderFailure::new(Kind::Refused, "the authority says no more than that the order is invalid")
-                }
+                (None, Ok(_)) => OrderFailure::new(Kind::Refused, "the authority says only that the order is invalid"),
             });
         }
     }
@@ -89,7 +94,7 @@ fn of_files(folder: &Folder, error: &std::io::Error) -> OrderFailure {
 
 /// Proves every name that is not yet proven, and lets the authority check.
 async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
-    let failed = |error: instant_acme::Error| OrderFailure::of(&error, told);
+    let failed = |error: Error| OrderFailure::of(&error, told);
     let (kind, kind_name) = match acme.challenge {
         Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         Challenge::Http01 => (ChallengeType::Http01, "http-01"),
@@ -147,7 +152,77 @@ fn check(acme: &Acme, pem: &str) -> Result<(), OrderFailure> {
         return Err(unusable("has expired".to_owned()));
     }
     if issued.not_before > now.after(SKEW) {
-        return Err(unusable("is not valid yet: see whether the clock of this machine is right".to_owned()));
+        return Err(unusable("is not valid yet: check the clock of this machine".to_owned()));
     }
     Ok(())
+}
+
+/// The largest answer in bytes, many times the size of a certificate chain.
+const MOST: usize = 256 << 10;
+/// Of one request.
+const LIMIT: Duration = Duration::from_secs(15);
+
+struct AcmeClient {
+    directory: Url,
+    tls: Option<ConnectorTls>,
+    told: RetryAfter,
+}
+
+impl AcmeClient {
+    pub(super) fn new(acme: &Acme, told: &RetryAfter) -> Self {
+        Self { directory: acme.directory.clone(), tls: acme.tls.clone(), told: told.clone() }
+    }
+
+    /// A remote authority must not make the gateway ask servers on its own machine without TLS.
+    fn url(&self, text: &str) -> Result<Url, NoAnswer> {
+        let url = document_url(text).map_err(NoAnswer::Url)?;
+        if url.scheme() != self.directory.scheme() {
+            return Err(NoAnswer::Url(format!("it begins with {}://", url.scheme())));
+        }
+        Ok(url)
+    }
+}
+
+impl HttpClient for AcmeClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (url, tls, told) = (self.url(&request.uri().to_string()), self.tls.clone(), self.told.clone());
+        Box::pin(async move {
+            let url = url?;
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map_or(Bytes::new(), Collected::to_bytes);
+            let request = Request::from_parts(head, Full::new(body));
+            let fetched = fetch::exchange(&url, tls.as_ref(), request, MOST, LIMIT).await;
+            let (parts, body) = fetched.map_err(NoAnswer::Fetch)?.into_parts();
+            let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+            if is_error {
+                told.set(retry_after(&parts.headers, clock::now()));
+                if serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err() {
+                    return Err(NoAnswer::Status(parts.status).into());
+                }
+            }
+            Ok(BytesResponse { parts, body: Box::new(body) })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_names_no_servers_that_are_asked_in_another_way() {
+        let client = |directory| {
+            let directory = document_url(directory).unwrap();
+            AcmeClient { directory, tls: None, told: RetryAfter::default() }
+        };
+        let public = client("https://acme.test/directory");
+        assert!(public.url("https://other.test/order").is_ok());
+        for text in ["http://127.0.0.1:9901/api/drain", "http://acme.test/", "ftp://acme.test/", "/order", ""] {
+            assert!(public.url(text).is_err(), "{text}");
+        }
+        assert!(client("http://127.0.0.1:1/").url("http://127.0.0.1:1/order").is_ok());
+    }
 }

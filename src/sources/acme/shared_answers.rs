@@ -47,7 +47,7 @@ impl SharedAnswers {
         }
         tracing::warn!(
             name,
-            "a claim in the store is not believed, and replaced: no gateway with this challenge_secret made it"
+            "a claim in the store is not trusted, and is replaced: no gateway with this challenge_secret made it"
         );
         self.notes.write(name, &claim, LIFETIME).await.map(|()| true)
     }
@@ -66,7 +66,7 @@ impl SharedAnswers {
         if text.is_none() {
             tracing::warn!(
                 name,
-                "an answer in the store is not believed: no gateway with this state folder or challenge_secret left it"
+                "an answer in the store is not trusted: no gateway with this state folder or challenge_secret left it"
             );
         }
         Ok(text.filter(|text| text != CLAIM))

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
-use super::answer::QuotaChange;
+use super::QuotaChange;
 use crate::base::fingerprint::Fingerprint;
 
 /// If there are more, all keys count as changed.

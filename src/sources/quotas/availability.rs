@@ -15,8 +15,6 @@ pub(super) struct Availability {
     is_away: AtomicBool,
     /// Whether one lookup may be made although the source is unavailable.
     is_open: AtomicBool,
-    /// For people.
-    why: Mutex<Option<String>>,
     /// The time of the last answer.
     answered: Mutex<Option<Instant>>,
 }
@@ -44,31 +42,20 @@ impl Availability {
     /// Resets the state: the next lookup shows whether the source is available.
     pub(super) fn forget(&self) {
         self.is_away.store(false, Ordering::Relaxed);
-        *self.why.lock() = None;
-    }
-
-    /// Why the source is unavailable.
-    pub(super) fn why(&self) -> Option<String> {
-        self.why.lock().clone()
     }
 
     /// Records an answer, usable or not. Returns whether the source was unavailable.
     pub(super) fn answered(&self, now: Instant) -> bool {
         *self.answered.lock() = Some(now);
-        let was_away = self.is_away.swap(false, Ordering::Relaxed);
-        if was_away {
-            *self.why.lock() = None;
-        }
-        was_away
+        self.is_away.swap(false, Ordering::Relaxed)
     }
 
     /// Records a failed lookup that began at `begun`. The failure does not count if another lookup was answered since.
     /// Returns whether the source has become unavailable by it.
-    pub(super) fn failed(&self, begun: Instant, why: &str) -> bool {
+    pub(super) fn failed(&self, begun: Instant) -> bool {
         if self.answered.lock().is_some_and(|answered| answered > begun) {
             return false;
         }
-        *self.why.lock() = Some(why.to_owned());
         !self.is_away.swap(true, Ordering::Relaxed)
     }
 }
@@ -84,15 +71,13 @@ mod tests {
         let (source, start) = (Availability::default(), Instant::now());
         let later = |seconds| start + Duration::from_secs(seconds);
         assert!(!source.answered(later(3)));
-        assert!(!source.failed(start, "too slow"));
+        assert!(!source.failed(start));
         assert!(!source.is_away());
-        assert!(source.admits() && source.failed(later(4), "too slow") && source.is_away());
+        assert!(source.admits() && source.failed(later(4)) && source.is_away());
         assert!(!source.admits());
         source.open();
         assert!(source.admits() && !source.admits(), "one lookup");
-        assert!(!source.failed(later(4), "broken"), "it is away already");
-        assert_eq!(source.why().as_deref(), Some("broken"));
+        assert!(!source.failed(later(4)), "it is away already");
         assert!(source.answered(later(9)) && !source.is_away());
-        assert_eq!(source.why(), None);
     }
 }

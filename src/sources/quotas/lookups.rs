@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::announced::{Announced, Changed};
-use super::answer::{LookupError, QuotaAnswer};
 use super::origin::QuotaOrigin;
 use super::source::{Inbox, LOOKUP_LIMIT, Lookup, QuotaSource};
+use super::{LookupError, QuotaAnswer};
 use crate::base::back_off::BackOff;
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
@@ -190,11 +190,11 @@ impl Driver {
         let Some(Ended { lookup, is_probe, begun, result }) = ended else { return };
         let has_changed = self.asking.remove(&lookup.key).is_some_and(|asking| asking.has_changed);
         if let Err(LookupError::Away(why)) = &result {
-            if self.source.availability.failed(begun, why) {
+            if self.source.availability.failed(begun) {
                 tracing::warn!(
                     limit = self.source.limit(),
                     why,
-                    "a source of quotas is away: what is cached goes on holding"
+                    "a source of quotas is away: cached answers stay in use"
                 );
             }
             self.source.end(&lookup, result, clock::now());

@@ -2,11 +2,9 @@
 //!
 //! [`Postgres::run`] stays connected. Without a session, lookups fail at once, with the reason.
 
-mod columns;
-mod failure;
+mod answer;
 mod session;
 mod transport;
-mod watched;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use super::answer::QuotaAnswer;
+use super::QuotaAnswer;
 use crate::config::{self, quota_rates};
 use crate::limit::Limit;
 

@@ -9,11 +9,11 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::announced::Changed;
-use super::answer::{LookupError, QuotaAnswer};
 use super::availability::Availability;
 use super::cache::{Cache, CachedQuota, Known, LookupAnswer, NewLookup, NextLookup};
 use super::origin::QuotaOrigin;
 use super::quota::{Quota, Terms};
+use super::{LookupError, QuotaAnswer};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, Histogram};
@@ -283,11 +283,6 @@ impl QuotaSource {
 
     pub fn is_away(&self) -> bool {
         self.availability.is_away()
-    }
-
-    /// Why the source is unavailable; `None` if it is available.
-    pub fn why_away(&self) -> Option<String> {
-        self.availability.why()
     }
 
     /// Asks the source about a key without the cache, and blocks until the answer. `None` if the key cannot be sent or has no

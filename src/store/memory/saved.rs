@@ -54,8 +54,8 @@ impl fmt::Display for NotRestored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Foreign => "it contains no counters of a gateway",
-            Self::Version => "it is of another version of the gateway",
-            Self::Broken => "it is not as it was written: its checksum differs",
+            Self::Version => "it is from another version of the gateway",
+            Self::Broken => "it has changed since it was written: its checksum differs",
         })
     }
 }

@@ -109,25 +109,25 @@ pub(super) struct CachedCell {
     /// Charges to be confirmed, in the order in which they were charged.
     pub(super) provisional: Provisionals,
     /// What may be admitted without an exchange, and how much that should be.
-    pub(super) lease: Option<Box<Lease>>,
-    pub(super) demand: LeaseDemand,
+    lease: Option<Box<Lease>>,
+    demand: LeaseDemand,
     pub(super) stage: ExchangeStage,
     /// Whether it was used since the hand of `Cells` last passed.
     pub(super) used: bool,
     /// Whether the last exchange read all of it, and no bucket has begun since. Others add only to the newest counters.
     fresh: bool,
-    pub(super) was_read: bool,
+    was_read: bool,
     /// When the read was sent that gave the current counts, if these are good enough for a decision.
     read: Option<Instant>,
     /// What was charged since the last read.
     since_read: u64,
     /// When another gateway was last seen to charge it.
-    pub(super) shared: Option<Time>,
+    shared: Option<Time>,
     /// With `strict`: since when other gateways are seen to have charged more than fits.
     overfull: Option<Time>,
     /// How many operators wait for its read or reset.
     pub(super) inspections: usize,
-    pub(super) resets: Resets,
+    resets: Resets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +246,7 @@ impl CachedCell {
     }
 
     /// Charges a lease, of which nothing is admitted yet.
-    pub(super) fn charge_apart(&mut self, limit: &Limit, cost: u64) {
+    fn charge_apart(&mut self, limit: &Limit, cost: u64) {
         let since_read = self.since_read;
         self.charge(limit, self.now, cost);
         self.since_read = since_read;

@@ -17,7 +17,7 @@ use super::link::LinkFailure;
 use super::protocol::Protocol;
 use crate::config::UpstreamTls;
 
-/// Bytes per read: in most cases the replies to a full exchange.
+/// The bytes that are read from a server at once: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
 
 /// The connection to one server. It alone owns the socket, connects, reads and writes.

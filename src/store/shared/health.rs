@@ -113,11 +113,11 @@ impl Health {
         self.servers.iter().all(|server| !server.is_up())
     }
 
-    pub(super) fn said(&self, server: usize, skew: i64, evictions: u64) {
+    fn said(&self, server: usize, skew: i64, evictions: u64) {
         let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
         evicted.store(evictions, Ordering::Relaxed);
         if before.swap(skew, Ordering::Relaxed) != skew && skew != 0 {
-            tracing::warn!(server = address, seconds = skew, "{}'s clock is ahead of or behind this one", self.name);
+            tracing::warn!(server = address, seconds = skew, "{}'s clock differs from that of this machine", self.name);
         }
     }
 

@@ -50,7 +50,7 @@ impl fmt::Display for LinkFailure {
             Self::Io(error) => error.fmt(f),
             Self::Closed => f.write_str("it closed the connection"),
             Self::Silent => f.write_str("it did not answer in time"),
-            Self::Garbage => f.write_str("its answer is not what its protocol says"),
+            Self::Garbage => f.write_str("its answer does not follow the protocol"),
             Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
             Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
         }
@@ -90,7 +90,7 @@ pub(super) struct Link {
 }
 
 /// The reader of the replies to an exchange, and when that was begun.
-pub(super) type InFlight = (Box<dyn Reader>, Instant);
+type InFlight = (Box<dyn Reader>, Instant);
 
 #[derive(Debug)]
 enum LinkState {

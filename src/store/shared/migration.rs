@@ -25,6 +25,11 @@ use crate::limit::{Cell, Limit};
 use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
 
+/// The number of cells per step of a sweep: some tens of microseconds.
+const STEP: usize = 1024;
+/// When a sweep examines needed cells again, for example while a server is away that has yet to get their charges.
+const AGAIN: Duration = Duration::from_secs(10);
+
 impl Cells {
     /// Applies a reload or a change of overrides. Returns whether cells must be dropped because of it, now or later.
     pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) -> bool {
@@ -122,11 +127,6 @@ impl CachedCell {
         self.must_be_read();
     }
 }
-
-/// The number of cells per step: some tens of microseconds.
-const STEP: usize = 1024;
-/// When to examine needed cells again, for example while a server is away that has yet to get their charges.
-const AGAIN: Duration = Duration::from_secs(10);
 
 /// Drops the cells of removed limits, some at a time. Pending charges to them are written first; on the server their
 /// counters expire.

@@ -86,12 +86,12 @@ pub(super) struct Parts {
     /// The role of the next member.
     role: Role,
     /// The depth inside the value without parts; 0 outside such values.
-    aside: usize,
+    aside: u32,
     /// The innermost part around the reader, and the parts around that.
     part: OpenPart,
     outer: Vec<OpenPart>,
     /// The depth of the members or items of the innermost part or value without parts.
-    innermost: usize,
+    innermost: u32,
     string: PartString,
     /// The beginning of a type, as the string states it.
     kind: SmallVec<[u8; MAX_KIND]>,
@@ -102,11 +102,11 @@ pub(super) struct Parts {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenPart {
-    /// The depth of its members or items; 0 outside of parts.
-    depth: usize,
-    form: PartForm,
     /// Bytes of strings that are data, unless the part is text.
     data: u64,
+    /// The depth of its members or items; 0 outside of parts.
+    depth: u32,
+    form: PartForm,
     is_text: bool,
 }
 
@@ -141,7 +141,7 @@ struct Item {
 impl Parts {
     /// A name at this depth of arrays and objects.
     #[inline]
-    pub(super) fn name(&mut self, name: Option<&[u8]>, depth: usize) {
+    pub(super) fn name(&mut self, name: Option<&[u8]>, depth: u32) {
         self.role = name.map_or(Role::Other, Role::of);
         if depth == ITEM_DEPTH {
             self.item.has_id |= self.role == Role::Id;
@@ -151,7 +151,7 @@ impl Parts {
 
     /// A value begins at this depth of arrays and objects.
     #[inline]
-    pub(super) fn begin(&mut self, kind: Kind, depth: usize) {
+    pub(super) fn begin(&mut self, kind: Kind, depth: u32) {
         let role = std::mem::take(&mut self.role);
         if (role != Role::Other || depth == self.part.depth) && self.aside == 0 {
             self.begin_known(kind, role, depth);
@@ -159,7 +159,7 @@ impl Parts {
     }
 
     #[inline(never)]
-    fn begin_known(&mut self, kind: Kind, role: Role, depth: usize) {
+    fn begin_known(&mut self, kind: Kind, role: Role, depth: u32) {
         let is_in_part = depth == self.part.depth && depth > 0;
         if is_in_part && self.part.form == PartForm::List {
             return self.begin_item(kind, depth);
@@ -193,7 +193,7 @@ impl Parts {
 
     /// An item of a list begins. Each is a part, or a list of parts.
     #[inline]
-    fn begin_item(&mut self, kind: Kind, depth: usize) {
+    fn begin_item(&mut self, kind: Kind, depth: u32) {
         self.count += u64::from(kind != Kind::Array);
         match kind {
             Kind::String => {
@@ -212,7 +212,7 @@ impl Parts {
     }
 
     #[inline]
-    fn enter(&mut self, form: PartForm, depth: usize) {
+    fn enter(&mut self, form: PartForm, depth: u32) {
         self.innermost = depth;
         self.part = OpenPart { depth, form, data: 0, is_text: false };
     }
@@ -259,7 +259,7 @@ impl Parts {
 
     /// The innermost value ends, at this depth of arrays and objects.
     #[inline]
-    pub(super) fn end(&mut self, kind: Kind, depth: usize) {
+    pub(super) fn end(&mut self, kind: Kind, depth: u32) {
         if kind == Kind::String {
             if self.string != PartString::Other {
                 self.end_string(depth);
@@ -273,7 +273,7 @@ impl Parts {
 
     /// One of the outermost arrays or objects ends: it may be an item of `input`, or contain `input`.
     #[inline]
-    pub(super) fn end_outer(&mut self, depth: usize) {
+    pub(super) fn end_outer(&mut self, depth: u32) {
         if self.is_in_input {
             if depth + 1 == ITEM_DEPTH {
                 let Item { has_id, has_others, is_reference } = std::mem::take(&mut self.item);
@@ -303,7 +303,7 @@ impl Parts {
     }
 
     #[inline(never)]
-    fn end_string(&mut self, depth: usize) {
+    fn end_string(&mut self, depth: u32) {
         let is_in_part = depth == self.part.depth;
         match std::mem::take(&mut self.string) {
             PartString::Data(length) if is_in_part => self.part.data += length,
@@ -324,7 +324,7 @@ impl Parts {
 }
 
 /// The depth of the members of an item of `input`.
-const ITEM_DEPTH: usize = 3;
+const ITEM_DEPTH: u32 = 3;
 
 const MAX_KIND: usize = 32;
 /// The longest beginning of a URL before its data.

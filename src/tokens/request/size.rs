@@ -1,6 +1,7 @@
-//! How many tokens a request may have, and may ask for.
+//! How many tokens a request may have, and may ask for. Servers accept more than numbers: texts of numbers, and values that mean
+//! unlimited.
 
-use crate::base::json::Kind;
+use crate::base::json::{Kind, normal};
 use crate::tokens::tokens_of;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,29 +41,29 @@ impl AskedOutput {
 
 /// Counts the prompts of a body that has them in an array.
 pub(super) struct Prompts {
-    /// The depth of the prompts in arrays and objects; `usize::MAX` while the reader is not in their array.
-    depth: usize,
+    /// The depth of the prompts in arrays and objects; `u32::MAX` while the reader is not in their array.
+    depth: u32,
     /// The prompts of this array so far.
     count: u64,
-    /// The most prompts in one array, at least one.
-    most: u64,
+    /// The number of prompts: the most in one array, and one if they are in no array.
+    pub(super) most: u64,
 }
 
 impl Default for Prompts {
     fn default() -> Self {
-        Self { depth: usize::MAX, count: 0, most: 1 }
+        Self { depth: u32::MAX, count: 0, most: 1 }
     }
 }
 
 impl Prompts {
     /// The array of prompts begins. Its items are at this depth.
-    pub(super) fn begin(&mut self, depth: usize) {
+    pub(super) fn begin(&mut self, depth: u32) {
         (self.depth, self.count) = (depth, 0);
     }
 
     /// A value begins at this depth of arrays and objects.
     #[inline]
-    pub(super) fn value(&mut self, depth: usize) {
+    pub(super) fn value(&mut self, depth: u32) {
         if depth == self.depth {
             self.count += 1;
         }
@@ -70,14 +71,133 @@ impl Prompts {
 
     /// A value ends at this depth of arrays and objects.
     #[inline]
-    pub(super) fn end(&mut self, kind: Kind, depth: usize) {
+    pub(super) fn end(&mut self, kind: Kind, depth: u32) {
         if kind == Kind::Array && depth + 1 == self.depth {
-            (self.depth, self.most) = (usize::MAX, self.most.max(self.count));
+            (self.depth, self.most) = (u32::MAX, self.most.max(self.count));
+        }
+    }
+}
+
+/// What a word or a text may mean as a number of tokens or of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Amount {
+    /// The largest whole number that it can mean.
+    pub(super) most: u64,
+    /// Whether every server that accepts it reads this number. Otherwise it may also mean that there is no maximum.
+    pub(super) is_certain: bool,
+}
+
+impl Amount {
+    /// A number with more digits than are read.
+    pub(super) const LARGEST: Self = Self { most: u64::MAX, is_certain: false };
+    const NONE: Self = Self { most: 0, is_certain: false };
+
+    /// Reads a word of JSON, or the text of a string.
+    pub(super) fn of(text: &[u8]) -> Self {
+        let text = text.trim_ascii();
+        let is_short = (1..=19).contains(&text.len());
+        match digits(text) {
+            Some(number) if is_short => Self { most: number, is_certain: true },
+            _ if text.starts_with(b"-") => Self::NONE,
+            _ => normal(text).map_or_else(|| Self::unusual(text), |form| Self::of_number(&form)),
         }
     }
 
-    /// The number of prompts: one if they are in no array.
-    pub(super) fn most(&self) -> u64 {
-        self.most
+    /// Reads a number in its normal form that is not negative.
+    fn of_number(form: &str) -> Self {
+        if let Ok(number) = form.parse() {
+            return Self { most: number, is_certain: true };
+        }
+        let most = match (form.split_once('.'), form.contains("e-")) {
+            (Some((whole, _)), _) => whole.parse().map_or(u64::MAX, |whole: u64| whole.saturating_add(1)),
+            (None, true) => 1,
+            (None, false) => u64::MAX,
+        };
+        Self { most, is_certain: false }
+    }
+
+    /// Reads what is not a number of JSON: one with a sign, separators, another base, or something after it.
+    fn unusual(text: &[u8]) -> Self {
+        if !text.is_ascii() {
+            // Some languages read the digits of all scripts.
+            return Self::LARGEST;
+        }
+        let text: Vec<u8> = text.iter().filter(|byte| !b"_,' +".contains(byte)).map(u8::to_ascii_lowercase).collect();
+        let hexadecimal = text.strip_prefix(b"0x").map(|rest| leading(rest, 16));
+        let binary = text.strip_prefix(b"0b").map(|rest| leading(rest, 2));
+        let octal = text.strip_prefix(b"0o").map(|rest| leading(rest, 8));
+        let other = hexadecimal.or(binary).or(octal);
+        let most = other.unwrap_or_else(|| {
+            let mut rest = text.iter().skip_while(|byte| byte.is_ascii_digit()).skip_while(|byte| **byte == b'.');
+            let is_power = text.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.')
+                && rest.find(|byte| !byte.is_ascii_digit()) == Some(&b'e');
+            let is_fraction = text.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'.');
+            match is_power || text.starts_with(b"inf") {
+                true => u64::MAX,
+                // Servers may round a fraction up.
+                false => leading(&text, 10).saturating_add(is_fraction.into()),
+            }
+        });
+        Self { most, is_certain: false }
+    }
+}
+
+fn digits(text: &[u8]) -> Option<u64> {
+    text.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| number.saturating_mul(10).saturating_add(digit.into()))
+    })
+}
+
+/// The number at the beginning of the text.
+fn leading(text: &[u8], base: u32) -> u64 {
+    let digits = text.iter().map_while(|byte| char::from(*byte).to_digit(base));
+    digits.fold(0, |number: u64, digit| number.saturating_mul(base.into()).saturating_add(digit.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_mean_the_largest_that_a_server_may_read() {
+        for (text, most) in [
+            ("0", 0),
+            ("80", 80),
+            (" 4000\n", 4000),
+            ("1e3", 1000),
+            ("2.0", 2),
+            ("007", 7),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(Amount::of(text.as_bytes()), Amount { most, is_certain: true }, "{text}");
+        }
+        for (text, most) in [
+            ("", 0),
+            ("lots", 0),
+            ("null", 0),
+            ("-1", 0),
+            ("-1e300", 0),
+            ("0.5", 1),
+            ("4000.7", 4001),
+            ("1e-300", 1),
+            ("1e300", u64::MAX),
+            ("18446744073709551616", u64::MAX),
+            ("99999999999999999999999999999", u64::MAX),
+            ("+4000", 4000),
+            ("4_000", 4000),
+            ("4,000", 4000),
+            ("4000 tokens", 4000),
+            ("4000.", 4001),
+            ("0x1000", 4096),
+            ("0b11", 3),
+            ("0o17", 15),
+            ("04e3x", u64::MAX),
+            ("Infinity", u64::MAX),
+            ("inf", u64::MAX),
+            ("４０００", u64::MAX),
+        ] {
+            assert_eq!(Amount::of(text.as_bytes()), Amount { most, is_certain: false }, "{text}");
+        }
     }
 }

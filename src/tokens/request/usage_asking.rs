@@ -36,7 +36,7 @@ struct OpenOptions {
 #[derive(Debug)]
 struct Replaced {
     at: usize,
-    deep: usize,
+    deep: u32,
     with: &'static str,
 }
 
@@ -56,7 +56,7 @@ impl UsageAsking {
         }
     }
 
-    pub(super) fn begin(&mut self, what: Asking, kind: Kind, at: usize, deep: usize) {
+    pub(super) fn begin(&mut self, what: Asking, kind: Kind, at: usize, deep: u32) {
         self.note(what);
         if what == Asking::Options && kind == Kind::Object {
             self.open = Some(OpenOptions { at: at + 1, members: 0, includes: false });
@@ -73,7 +73,7 @@ impl UsageAsking {
     }
 
     /// What began at the depth `deep` in arrays and objects ends before `at`.
-    pub(super) fn end(&mut self, at: usize, deep: usize) {
+    pub(super) fn end(&mut self, at: usize, deep: u32) {
         if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
             self.patches.push(Patch { at: replaced.at..at, with: replaced.with });
         } else if deep == 1

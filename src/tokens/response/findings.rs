@@ -4,20 +4,19 @@
 //! events repeat it as a whole when it is finished, which is not counted again. In other responses, text is below `content`
 //! and similar members. If no known member is found, all strings are text. What is not JSON is text in any case.
 //!
-//! `ending` decides whether the answer is complete, and whether the usage is final.
+//! `report` decides whether the answer is complete, and whether the usage is final.
 
 use std::mem;
 use std::ops::Range;
 
-use super::ending::Ending;
-use super::kept::{KeptString, ShortText};
-use super::member::{Class, Member};
-use super::report::{Report, Value};
+use super::member::{Class, KeptString, Member, ShortText};
+use super::report::{Ending, Report, Value};
 use super::{Provider, UsageSource};
 use crate::base::json::{Kind, Visit, count};
 use crate::tokens::Usage;
 use crate::tokens::pointer::Follower;
 
+#[derive(Default)]
 pub(super) struct Findings {
     source: UsageSource,
     /// Whether there are several values, each a part of the response.
@@ -84,23 +83,7 @@ enum Place {
 
 impl Findings {
     pub(super) fn new(source: &UsageSource, is_stream: bool) -> Self {
-        Self {
-            source: source.clone(),
-            is_stream,
-            is_list: false,
-            report: Report::default(),
-            own: None,
-            ending: Ending::default(),
-            provider: None,
-            model: ShortText::new(),
-            sequence_number: None,
-            part_end: None,
-            kept: KeptString::default(),
-            text: [0; 4],
-            seen: Class::Plain,
-            other_text: 0,
-            document: Document::default(),
-        }
+        Self { source: source.clone(), is_stream, ..Self::default() }
     }
 
     pub(super) fn other_text(&mut self, length: usize) {

@@ -12,6 +12,7 @@ use super::request::RequestBody;
 use super::response_head::{BodyEnd, ResponseHead};
 use crate::upstream::bound::BoundConnections;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
+use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::pool::ConnectionPools;
@@ -65,8 +66,8 @@ impl ResponseBody {
         self
     }
 
-    pub(in crate::upstream) fn server(&self) -> String {
-        self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
+    pub(in crate::upstream) fn server(&self) -> Option<&DestinationAddress> {
+        self.connection.as_ref().map(|connection| &connection.peer)
     }
 
     /// Only once.

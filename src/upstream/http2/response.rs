@@ -15,6 +15,7 @@ use super::connection::OpenStream;
 use super::request::RequestBody;
 use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::response_rules::{BadHead, content_length};
@@ -108,8 +109,8 @@ impl ResponseBody {
         Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 
-    pub(in crate::upstream) fn server(&self) -> String {
-        self.stream.connection().peer.to_string()
+    pub(in crate::upstream) fn server(&self) -> &DestinationAddress {
+        &self.stream.connection().peer
     }
 
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {

@@ -12,11 +12,7 @@ use crate::tokens::response::UsagePointers;
 use crate::tokens::{Weight, Weights};
 
 pub(super) fn limit(limit: &Limit) -> Value {
-    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
-    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
-        Strategy::Calendar(calendar) => Some(calendar),
-        _ => None,
-    });
+    let strategy = limit.strategy();
     let (precision, edge) = match strategy {
         Some(Strategy::SlidingWindow { precision, edge }) => (Some(precision), Some(edge.word())),
         _ => (None, None),
@@ -32,7 +28,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "strategy": strategy.map(strategy_name),
         "precision": precision,
         "edge": edge,
-        "timezone": calendar.map(|calendar| calendar.zone().to_string()),
+        "timezone": limit.calendar().map(|calendar| calendar.zone().to_string()),
         "cost": cost(&limit.cost),
         "models": models(limit),
         "count": match &limit.cost {

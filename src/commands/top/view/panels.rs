@@ -65,7 +65,7 @@ impl Screen {
             ]
         };
         let since = since.map_or(String::new(), |since| since.strftime(" since %H:%M UTC").to_string());
-        let title = &format!("Keys most refused{since}");
+        let title = &format!("Most refused keys{since}");
         let panel = Panel { title, columns: &[("key", 0), ("refused", 8), ("limit", 10)], empty };
         panel.draw(frame, area, keys.into_iter().map(row));
     }

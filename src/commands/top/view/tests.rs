@@ -165,7 +165,7 @@ fn a_small_terminal_shows_all_that_matters() {
             " Limits, by refusals ",
             "per-client  10/s                          90        10         100           100\n",
             "per-tenant (shadow)  10/s                 90         0           0             0\n",
-            " Keys most refused since 22:00 UTC ",
+            " Most refused keys since 22:00 UTC ",
             "ab…yz#12345678        55 per-client  10.0.1.2:9000  ap   ejected     60    2.1ms\n",
             "te…nt#87654321        55 per-tenant  10.0.1.1:9000  ap   healthy     30    2.1ms\n",
             "(no key)             ≈11 per-client ",

@@ -59,7 +59,7 @@ impl CopyFile {
             None => Ok(None),
             Some(OwnFile::Wrong(why)) => Err(io::Error::other(why)),
             Some(OwnFile::Bytes(bytes)) => {
-                let saved = self.checked(&bytes).ok_or_else(|| io::Error::other("it is broken, or of another URL"));
+                let saved = self.checked(&bytes).ok_or_else(|| io::Error::other("it is broken, or from another URL"));
                 saved.map(Some)
             }
         }

@@ -28,13 +28,6 @@ impl CountedUnit {
     }
 }
 
-pub(super) struct ReportedRate {
-    pub(super) allowed: u64,
-    pub(super) remaining: u64,
-    /// When more becomes available; `None` if unknown.
-    pub(super) until: Option<Time>,
-}
-
 /// The three headers of one style and unit.
 #[derive(Debug)]
 pub(super) struct Form {
@@ -102,9 +95,9 @@ impl Form {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
 
-    /// Writes the three values. Removes a header without a value, since the upstream's own one is about another limit.
-    pub(super) fn write(&self, headers: &mut HeaderMap, told: &ReportedRate, now: Time) {
-        let ReportedRate { allowed, remaining, until } = *told;
+    /// Writes the three values. More becomes available at `until`; `None` if that is unknown. Removes a header without a value,
+    /// since the upstream's own one is about another limit.
+    pub(super) fn write(&self, headers: &mut HeaderMap, allowed: u64, remaining: u64, until: Option<Time>, now: Time) {
         let moment = until.and_then(|until| (self.moment)(now, until));
         let values = [Some(digits(allowed)), Some(digits(remaining)), moment];
         for (name, value) in self.names.iter().zip(values) {

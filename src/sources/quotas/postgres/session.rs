@@ -16,10 +16,8 @@ use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls, Statement};
 
-use super::columns::Columns;
-use super::failure;
-use super::transport::{self, Transport};
-use super::watched::Watched;
+use super::answer::{self, Columns};
+use super::transport::{self, Transport, Watched};
 use crate::config::PostgresSettings;
 use crate::sources::quotas::{LookupError, QuotaAnswer, QuotaChange};
 
@@ -97,11 +95,11 @@ async fn open_at(
     // TLS is already in `stream`.
     let mut config = settings.url.session().clone();
     config.ssl_mode(SslMode::Disable);
-    let (client, mut wire) = config.connect_raw(stream, NoTls).await.map_err(|error| failure::describe(&error))?;
+    let (client, mut wire) = config.connect_raw(stream, NoTls).await.map_err(|error| answer::describe(&error))?;
     let set_up = async {
         if let Some(channel) = &settings.channel {
             // The configuration accepts no names with quotes.
-            client.batch_execute(&format!("LISTEN \"{channel}\"")).await.map_err(|error| failure::describe(&error))?;
+            client.batch_execute(&format!("LISTEN \"{channel}\"")).await.map_err(|error| answer::describe(&error))?;
         }
         match prepare(&client, &settings.query).await {
             Ok(prepared) => Ok(Ok(Arc::new(prepared))),
@@ -142,7 +140,7 @@ async fn drive(wire: &mut Wire, changes: &dyn Fn(QuotaChange)) -> String {
     loop {
         match poll_fn(|cx| wire.poll_message(cx)).await {
             None => return "the connection was closed".to_owned(),
-            Some(Err(error)) => return failure::describe(&error),
+            Some(Err(error)) => return answer::describe(&error),
             Some(Ok(AsyncMessage::Notification(announced))) => changes(match announced.payload() {
                 "" => QuotaChange::Any,
                 key => QuotaChange::Key(key.to_owned()),
@@ -153,7 +151,7 @@ async fn drive(wire: &mut Wire, changes: &dyn Fn(QuotaChange)) -> String {
 }
 
 async fn prepare(client: &Client, query: &str) -> Result<Prepared, LookupError> {
-    let statement = client.prepare_typed(query, &[Type::TEXT]).await.map_err(|error| failure::of_query(&error))?;
+    let statement = client.prepare_typed(query, &[Type::TEXT]).await.map_err(|error| answer::of_query(&error))?;
     let parameters = statement.params().len();
     if parameters != 1 {
         let why = format!("the query has {parameters} parameters, and only $1 has a value");
@@ -236,7 +234,7 @@ impl Session {
             let is_idle = self.places.available_permits() == MOST_IN_FLIGHT;
             let quiet = self.heard.get().elapsed();
             if !is_idle && quiet.min(self.busy_since.get().elapsed()) > SILENCE_LIMIT {
-                return format!("it says nothing for {}", humantime::format_duration(SILENCE_LIMIT));
+                return format!("it has sent nothing for {}", humantime::format_duration(SILENCE_LIMIT));
             }
             if is_idle && quiet > PROBE_AFTER {
                 let Ok(place) = self.place().await else { continue };
@@ -286,8 +284,8 @@ impl Prepared {
             Ok((Some(row), 1)) => self.columns.read(&row),
             Ok((None, _)) => Ok(None),
             Ok((Some(_), count)) => Err(LookupError::Unusable(format!("the query returns {count} rows"))),
-            Err(error) if failure::is_outdated(&error) => return Asked::Outdated(failure::describe(&error)),
-            Err(error) => Err(failure::of_query(&error)),
+            Err(error) if answer::is_outdated(&error) => return Asked::Outdated(answer::describe(&error)),
+            Err(error) => Err(answer::of_query(&error)),
         })
     }
 }

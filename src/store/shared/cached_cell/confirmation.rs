@@ -27,6 +27,11 @@ use crate::store::Ticket;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::versioned::Number;
 
+/// In place of a decision's number: the charge of a lease.
+pub(in crate::store::shared) const NO_DECISION: u64 = u64::MAX;
+/// In place of a decision's number: the charge of a lease that is given back as soon as it is granted.
+pub(in crate::store::shared) const WITHDRAWN: u64 = NO_DECISION - 1;
+
 impl CachedCell {
     pub(in crate::store::shared) fn provisional(
         &self,
@@ -176,11 +181,6 @@ impl CachedCell {
         }
     }
 }
-
-/// In place of a decision's number: the charge of a lease.
-pub(in crate::store::shared) const NO_DECISION: u64 = u64::MAX;
-/// In place of a decision's number: the charge of a lease that is given back as soon as it is granted.
-pub(in crate::store::shared) const WITHDRAWN: u64 = NO_DECISION - 1;
 
 /// A charge that the server has yet to confirm.
 #[derive(Debug)]

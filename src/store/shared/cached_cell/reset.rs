@@ -23,8 +23,8 @@ pub(in crate::store::shared) struct Resets {
     /// The number of the last reset that was seen; 0 if there was none.
     pub(in crate::store::shared) seen: u32,
     /// The number to be written, and the one that the exchange in flight writes; 0 if there is none.
-    pub(in crate::store::shared) next: u32,
-    pub(in crate::store::shared) sent: u32,
+    next: u32,
+    sent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

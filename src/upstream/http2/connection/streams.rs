@@ -12,9 +12,13 @@ use h2::SendStream;
 use h2::client::ResponseFuture;
 use http::Request;
 
-use super::super::clients::ClientRequest;
 use super::{Http2Connection, SPARE_TIMERS, State};
+use crate::upstream::http2::clients::ClientRequest;
 use crate::upstream::stall::StallTimer;
+
+/// The streams that are reset between two checks of a connection. Servers of the library h2 end a connection with more than
+/// 20 resets that they have not read.
+const AT_ONCE: usize = 10;
 
 #[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
@@ -98,10 +102,6 @@ impl Drop for Upload {
         self.0.uploads.set(self.0.uploads.get() - 1);
     }
 }
-
-/// The streams that are reset between two checks of a connection. Servers of the library h2 end a connection with more than
-/// 20 resets that they have not read.
-const AT_ONCE: usize = 10;
 
 /// The streams of cancelled requests on one connection.
 #[derive(Debug)]

@@ -1,0 +1,165 @@
+//! Metrics of what is exchanged with other servers: keys of issuers with the tokens that they verify, quotas of keys,
+//! certificates, and spans.
+
+use std::sync::Arc;
+
+use prometheus::proto::{Metric, MetricFamily};
+
+use super::super::View;
+use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
+use crate::base::clock;
+use crate::base::jwt::Rejection;
+use crate::base::metrics::Counter;
+use crate::base::spans::SpanCounts;
+use crate::proxy::snapshot::SharedState;
+use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
+use crate::sources::acme::AcmeSources;
+use crate::sources::jwks::Fetches;
+use crate::sources::quotas::QuotaSource;
+
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(acme(&view.acme));
+    families.extend(tokens(&view.shared));
+    families.extend(quotas(&view.shared));
+    families.push(spans(&view.shared));
+    families
+}
+
+fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
+    let tokens = shared.tokens();
+    let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();
+    let of_each = |value: fn(&Fetches) -> u64| {
+        fetches.iter().map(move |source| gauge(usize::try_from(value(source)).unwrap_or(0), &[("jwt", &source.name)]))
+    };
+    let results = |source: &Fetches| {
+        let name = ("jwt", source.name.as_str());
+        [counter(source.fetched, &[name, ("result", "ok")]), counter(source.failed, &[name, ("result", "failed")])]
+    };
+    [
+        counters(
+            "gateway_jwt_tokens_total",
+            "JSON Web Tokens of requests on routes that use them: verified and cached (valid), missing, or why they \
+             were not valid.",
+            tokens.iter().flat_map(|token| found(token)),
+        ),
+        counters(
+            "gateway_jwks_fetches_total",
+            "Fetches of the keys of issuers, by result.",
+            fetches.iter().flat_map(results),
+        ),
+        gauges("gateway_jwks_keys", "Keys of an issuer in use.", of_each(|source| source.keys as u64)),
+        gauges(
+            "gateway_jwks_last_success_timestamp_seconds",
+            "When the keys of an issuer were last fetched, in seconds since 1970; 0 is never.",
+            of_each(|source| source.last_success),
+        ),
+    ]
+}
+
+fn found(token: &JwtMetrics) -> Vec<Metric> {
+    let sum = |read: &dyn Fn(&TokenCounters) -> &Counter| token.workers.iter().map(|worker| read(worker).get()).sum();
+    let mut results: Vec<(&str, u64)> = vec![
+        ("verified", sum(&|counters| &counters.verified)),
+        ("cached", sum(&|counters| &counters.cached)),
+        ("missing", sum(&|counters| &counters.missing)),
+    ];
+    for rejection in Rejection::ALL {
+        results.push((rejection.name(), sum(&|counters| &counters.rejected[rejection as usize])));
+    }
+    results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
+}
+
+fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
+    let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
+    let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
+        sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
+    };
+    let results = |(limit, source): &(String, Arc<QuotaSource>)| {
+        let lookups = source.counters();
+        [
+            ("found", lookups.found.get()),
+            ("absent", lookups.absent.get()),
+            ("unusable", lookups.unusable.get()),
+            ("failed", lookups.failed.get()),
+            ("skipped", source.skipped()),
+        ]
+        .map(|(result, count)| counter(count, &[("limit", limit), ("result", result)]))
+    };
+    let cached = |(limit, source): &(String, Arc<QuotaSource>)| {
+        let (known, absent) = source.len();
+        let limit = ("limit", limit.as_str());
+        [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
+    };
+    [
+        counters(
+            "gateway_quota_lookups_total",
+            "Lookups of keys in sources of quotas: found, absent, unusable answers, failed because the source was away, \
+             and skipped because too many were waiting.",
+            sources.iter().flat_map(results),
+        ),
+        histograms(
+            "gateway_quota_lookup_duration_seconds",
+            "Time until a source of quotas answered.",
+            each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
+        ),
+        counters(
+            "gateway_quota_waits_timed_out_total",
+            "Requests that waited for a source of quotas for its whole timeout, and then had other rates.",
+            each(&|source, limit| counter(source.timed_out(), &[limit])),
+        ),
+        gauges(
+            "gateway_quota_cached_keys",
+            "Keys whose quotas are cached: those that the source knows, and others.",
+            sources.iter().flat_map(cached),
+        ),
+        gauges(
+            "gateway_quota_max_cached_keys",
+            "The maximum number of cached keys.",
+            each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
+        ),
+        counters(
+            "gateway_quota_evictions_total",
+            "Keys that had to make room for others in the cache of a source of quotas.",
+            each(&|source, limit| counter(source.evictions(), &[limit])),
+        ),
+        gauges(
+            "gateway_quota_source_up",
+            "0 while the source of quotas is known to be away, otherwise 1.",
+            each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
+        ),
+    ]
+}
+
+fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
+    let (succeeded, failed) = acme.orders();
+    let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
+    let (answered, unknown) = acme.challenges().counts();
+    [
+        counters(
+            "gateway_acme_orders_total",
+            "Orders of certificates: ok, or why they failed.",
+            [counter(succeeded, &[("result", "ok")])].into_iter().chain(failed),
+        ),
+        gauges(
+            "gateway_acme_overdue_seconds",
+            "How long an order of a certificate has been overdue; 0 if none is.",
+            [whole(acme.overdue(clock::now()).as_secs())],
+        ),
+        counters(
+            "gateway_acme_challenges_total",
+            "ACME challenges, by result: answered, or unknown without an order under way.",
+            [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
+        ),
+    ]
+}
+
+fn spans(shared: &SharedState) -> MetricFamily {
+    let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
+    let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
+    counters(
+        "gateway_spans_total",
+        "Spans of requests: exported to the collector, or dropped because too many were waiting, the collector refused \
+         them, or it did not answer.",
+        results.map(|(result, count)| counter(count.get(), &[("result", result)])),
+    )
+}

@@ -1,0 +1,143 @@
+//! The report for programs: JSON (`gateway simulate --json`), and suggested rates as a section of TOML to paste into the
+//! configuration (`gateway simulate --suggest`).
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::notes::about_unknown;
+use super::report::{LimitReport, Report, USUAL_SHARE, moment, percent, share};
+use crate::limit::Rate;
+
+/// Of a timeline.
+const COLUMNS: usize = 60;
+
+/// One JSON object. With `suggest`, each limit also has a section with suggested rates as text.
+pub(super) fn json(report: &Report, suggest: bool) -> String {
+    let limits: Map<_, _> =
+        report.limits.iter().map(|found| (found.name.clone(), limit(found, report.is_json, suggest))).collect();
+    let skipped_line = |skipped: &super::input::SkippedLine| json!({ "file": skipped.file, "line": skipped.line, "why": skipped.why.to_string() });
+    let value = json!({
+        "requests": report.requests,
+        "skipped": report.skipped(),
+        "unreadable": report.unreadable,
+        "late": report.late,
+        "skipped_lines": report.skipped_lines.iter().map(skipped_line).collect::<Vec<_>>(),
+        "from": report.from.map(moment),
+        "to": report.to.map(moment),
+        "unrouted": report.unrouted,
+        "refused": report.refused,
+        "limited": report.limited,
+        "limits": limits,
+        "notes": report.notes,
+        "broken": report.broken,
+    });
+    format!("{value:#}\n")
+}
+
+fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "it is at most 10 000")]
+    let touches = |share: u64| share as f64 / 10_000.0;
+    let rates = |rates: &[Rate]| rates.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let suggested = limit.suggested.iter();
+    let columns = limit.timeline.columns(COLUMNS);
+    let mut value = json!({
+        "rates": limit.rates,
+        "requests": limit.requests,
+        "rejected": limit.rejected,
+        "held": limit.held.map(|(requests, longest)| json!({ "requests": requests, "longest_seconds": longest.as_secs_f64() })),
+        "overflowed": limit.overflowed,
+        "exempt": limit.exempt,
+        "blocked": limit.blocked,
+        "without_key": limit.keyless,
+        "keys": limit.keys,
+        "keys_rejected": limit.keys_rejected,
+        "unfollowed": limit.unfollowed,
+        "worst": limit.worst.iter().map(|worst| json!({
+            "key": worst.key, "requests": worst.requests, "rejected": worst.rejected,
+        })).collect::<Vec<_>>(),
+        "exact": {
+            "wrongly_admitted": limit.wrongly_admitted,
+            "wrongly_rejected": limit.wrongly_rejected,
+            "until": limit.compared_until.map(moment),
+        },
+        "suggested": suggested.map(|found| json!({
+            "touches": touches(found.share), "rates": rates(&found.rates),
+        })).collect::<Vec<_>>(),
+        "when": {
+            "from": moment(crate::base::clock::Time::from_micros(columns.start.saturating_mul(1_000_000))),
+            "seconds": columns.width,
+            "requests": columns.columns.iter().map(|column| column.requests).collect::<Vec<_>>(),
+            "rejected": columns.columns.iter().map(|column| column.rejected).collect::<Vec<_>>(),
+        },
+        "simulated": !limit.unknown.is_keyless,
+        "unknown": limit.unknown.sources,
+        "note": about_unknown(&limit.unknown, is_json),
+    });
+    if let (Some(bans), Some(object)) = (&limit.bans, value.as_object_mut()) {
+        let bans = json!({ "begun": bans.begun, "keys": bans.keys, "refused": bans.refused });
+        object.insert("bans".to_owned(), bans);
+    }
+    if suggest && let Some(object) = value.as_object_mut() {
+        object.insert("section".to_owned(), section(limit).into());
+    }
+    value
+}
+
+pub(super) fn toml(report: &Report) -> String {
+    let mut text = String::new();
+    let (from, to) = (report.from.map_or("-".to_owned(), moment), report.to.map_or("-".to_owned(), moment));
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "# Rates for the traffic of {} requests from {from} to {to}; {} lines were skipped.",
+        report.requests,
+        report.skipped()
+    );
+    let _ = writeln!(text, "# All other settings of a limit stay as they are.");
+    for limit in &report.limits {
+        let _ = write!(text, "\n{}", section(limit));
+    }
+    text
+}
+
+pub(super) fn section(limit: &LimitReport) -> String {
+    let mut text = String::new();
+    let rates = |rates: &[Rate]| rates.iter().map(|rate| quoted(&rate.to_string())).collect::<Vec<_>>().join(", ");
+    let (rejected, touched) = (percent(limit.rejected, limit.requests), percent(limit.keys_rejected, limit.keys));
+    let _ = writeln!(text, "[limits.{}]", name(&limit.name));
+    let now = limit.rates.join(", ");
+    let _ = writeln!(
+        text,
+        "# With {}: {rejected} of {} requests rejected, {touched} of {} keys touched.",
+        if now.is_empty() { "no rates" } else { &now },
+        limit.requests,
+        limit.keys,
+    );
+    if limit.unknown.is_keyless {
+        let _ = writeln!(text, "# It was not simulated: the log does not have {}.", limit.unknown.sources.join(", "));
+    } else if limit.suggested.is_empty() {
+        let _ = writeln!(text, "# No rates can be suggested: no key was seen to which the limit's own rates apply.");
+    }
+    for found in &limit.suggested {
+        let is_usual = found.share == USUAL_SHARE;
+        let start = if is_usual { "" } else { "# " };
+        let _ = writeln!(
+            text,
+            "{start}rates = [{}]  # would have touched at most {} of the keys",
+            rates(&found.rates),
+            share(found.share)
+        );
+    }
+    text
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A word needs no quotation marks in TOML.
+fn name(text: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if !text.is_empty() && text.bytes().all(is_bare) { text.to_owned() } else { quoted(text) }
+}

@@ -1,0 +1,147 @@
+//! `[decisions]`: where other proxies ask, how they are answered, and what Envoy's descriptors mean.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use http::StatusCode;
+
+use super::kinds::{flag, shaped, status_code, text};
+use super::read::{Field, Name, Section, Shape, tables};
+use super::route::{Route, limit_names};
+use super::server::Listener;
+use super::tls::{self, Tls};
+use super::values;
+use crate::base::wildcard::Wildcard;
+use crate::net::Traffic;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decisions {
+    pub listen: SocketAddr,
+    pub tls: Option<Tls>,
+    /// The status of the answer if a limit refuses.
+    pub refused_status: StatusCode,
+    /// The first rule that fits a descriptor counts.
+    pub descriptors: Vec<DescriptorRule>,
+}
+
+/// One of `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorRule {
+    pub domain: String,
+    /// The entries that a descriptor must have, with patterns of their values.
+    pub entries: Vec<(String, Wildcard)>,
+    /// Whether calls report usage instead of asking for it.
+    pub reports: bool,
+    /// Holds the limits. No request matches this route by its path.
+    pub route: Route,
+}
+
+impl Decisions {
+    pub fn listener(&self) -> Listener {
+        Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
+    }
+}
+
+/// A rule as read; a value that is `None` had an error, which was reported.
+pub(super) struct DescriptorDraft<'a> {
+    pub(super) domain: Option<String>,
+    pub(super) entries: Option<Vec<(String, Wildcard)>>,
+    pub(super) limits: Vec<Name<'a>>,
+    pub(super) reports: bool,
+}
+
+tables! {
+    /// Lets other proxies ask this gateway whether its limits admit a request: nginx, Caddy, Traefik, or whatever can ask by
+    /// HTTP (docs/decisions.md).
+    keys {
+        /// Where other proxies ask, over HTTP/1.1 or HTTP/2. The `[server]` keys about connections and sizes also apply
+        /// here.
+        listen: () = text().required() => "127.0.0.1:9902";
+        /// TLS for proxies that ask, as in `[server.tls]`; without this table they use plain HTTP.
+        tls: () = shaped(Shape::TableWithout(&tls::keys::TABLE, tls::keys::acme.name));
+        /// The status of the answer if a limit refuses the request. nginx's `auth_request` only knows 401 and 403.
+        refused_status: StatusCode = status_code(400, 599), 429;
+        /// Which limits apply to Envoy's descriptors, if Envoy asks by gRPC (docs/decisions.md).
+        descriptors: () = shaped(Shape::List(&Shape::Table(&descriptor::TABLE), 0, 1000));
+    }
+
+    /// The descriptors that a rule matches, and their limits. The first rule that matches a descriptor counts; a descriptor
+    /// without one is not limited.
+    descriptor {
+        /// The `domain` of Envoy's rate limit filter.
+        domain: () = text().required() => "edge";
+        /// Entries that the descriptor must have, in any order and perhaps among others: keys with their values, in which
+        /// `*` stands for any text.
+        entries: () = shaped(Shape::Named(&Shape::Text)).required() => { remote_address = "*", path = "/v1/*" };
+        /// The names of limits whose keys are `descriptor:NAME` or `global`. Each is charged `hits_addend`.
+        limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)).required() => ["per-client"];
+        /// Treats calls as reports of what was used, as AI gateways send them after the response: charges `hits_addend` in
+        /// full, even past the rate, and answers `OK` unless the limit was used up before.
+        reports: bool = flag(), false;
+    }
+}
+
+/// The address and its place in the file are added to `bound`.
+pub(super) fn read<'a>(
+    section: Section<'a>,
+    bound: &mut Vec<(SocketAddr, Range<usize>)>,
+) -> (Option<Decisions>, Vec<DescriptorDraft<'a>>) {
+    let field = section.required(&keys::listen, "add its address: listen = \"127.0.0.1:9902\"");
+    let listen = field.as_ref().and_then(|field| field.parse(values::socket));
+    let tls = section.table(&keys::tls).and_then(tls::without_acme);
+    let refused_status = section.read(&keys::refused_status);
+    let rules = section.tables(&keys::descriptors).map(descriptor).collect();
+    section.close();
+    let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
+    let is_open = !client_ca.is_some_and(|client_ca| client_ca.is_required);
+    if let Some((listen, field)) = listen.zip(field.as_ref()).filter(|(listen, _)| is_open && !is_private(listen.ip()))
+    {
+        let help = "listen on a private address, or require certificates of those that ask: \
+                    tls = { certificates = ..., client_ca = \"tls/proxies-ca.pem\" }";
+        field.warn(format!("whoever can reach {listen} can use up the limits of others"), help);
+    }
+    let place = listen.zip(field.map(|field| field.span));
+    bound.extend(place.clone());
+    let descriptors = Vec::new();
+    (place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors }), rules)
+}
+
+fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
+    let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
+    let entries =
+        section.required(&descriptor::entries, "add the entries to match: entries = { remote_address = \"*\" }");
+    let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    let reports = section.read(&descriptor::reports);
+    section.close();
+    let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
+    DescriptorDraft {
+        domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
+        entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
+        limits: limits.map(|field| limit_names(&field, &descriptor::limits)).unwrap_or_default(),
+        reports,
+    }
+}
+
+/// Whether only this machine or a private network can reach the address (RFC 1918, RFC 3927, RFC 4193, RFC 4291).
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_that_only_their_owner_reaches_are_private() {
+        for text in ["127.9.9.9", "10.0.0.1", "172.31.0.1", "192.168.1.1", "169.254.1.1", "::1", "fd00::1", "fe80::1"] {
+            assert!(is_private(text.parse().unwrap()), "{text}");
+        }
+        for text in ["0.0.0.0", "172.32.0.1", "100.64.0.1", "192.0.2.1", "::", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert!(!is_private(text.parse().unwrap()), "{text}");
+        }
+        assert!(is_private("::ffff:10.0.0.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,132 @@
+//! What requests cost: `cost`, and `count`, which charges only some responses.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::keys as limit;
+use super::tokens::{self, TokenCost, cost};
+use crate::config::kinds::{STATUS, shaped};
+use crate::config::read::{Field, Section, Setting, Shape, tables};
+use crate::config::values;
+use crate::limit::{MAX_QUOTA, Rate};
+
+const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" } or \
+                    cost = { tokens = \"auto\" }";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// 1 to 2^32.
+    Fixed(u64),
+    /// The number in this request header; 1 if it is not a valid cost.
+    RequestHeader(HeaderName),
+    ResponseHeader {
+        name: HeaderName,
+        /// Charged until the response arrives, and kept if the response has no valid cost. 1 to 2^32.
+        reserve: u64,
+    },
+    /// Charged until the response arrives, and kept if the response has one of these statuses.
+    OnStatus(u64, Vec<RangeInclusive<u16>>),
+    Tokens(Arc<TokenCost>),
+}
+
+tables! {
+    /// Which responses the limit charges. It charges every request at first, and keeps the charge only if the response has
+    /// such a status.
+    count "`count`" {
+        /// The statuses that stay charged.
+        status: () = shaped(Shape::List(STATUS, 1, 64)).required() => ["401", "403", "5xx"];
+    }
+}
+
+/// `rates` are those of the limit, which `gateways` gateways share.
+pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
+    let field = section.field(&limit::cost);
+    let statuses = section.field(&limit::count).and_then(|field| count(&field));
+    let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
+    if !matches!(cost, Cost::Tokens(_)) {
+        section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
+    }
+    match (cost, statuses) {
+        (cost, None) => cost,
+        (Cost::Fixed(cost), Some(statuses)) => Cost::OnStatus(cost, statuses),
+        (other, Some(_)) => {
+            let help = "remove one of them: with `count`, `cost` must be a number";
+            section.source.report(
+                section.key_span(limit::count.name),
+                "`count` can only be combined with a fixed cost",
+                help,
+            );
+            other
+        }
+    }
+}
+
+fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<Cost> {
+    if !field.is_table() {
+        if !field.is_number() {
+            field.mistyped("a number or a table", COST);
+            return None;
+        }
+        return amount(field, rates, gateways, "costs").map(Cost::Fixed);
+    }
+    let table = field.section(cost::TABLE.title, &cost::TABLE)?;
+    let header = |key: &Setting<()>| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
+    let (request, response): (Option<HeaderName>, Option<HeaderName>) =
+        (header(&cost::request_header), header(&cost::response_header));
+    let tokens = table.field(&cost::tokens);
+    let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
+    match sources.into_iter().filter(|key| table.field(key).is_some()).count() {
+        0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
+            field.report("`cost` names neither a header nor `tokens`", COST);
+        }
+        // Without a header and `tokens`, another key is a typing mistake, which `close` reports.
+        0 | 1 => {}
+        _ => field.report(
+            "`cost` can come from one place only",
+            "keep one of `request_header`, `response_header` and `tokens`",
+        ),
+    }
+    if response.is_none() && (request.is_some() || tokens.is_some()) {
+        let help = match tokens {
+            Some(_) => "remove it: what is reserved comes from the request and `max_output`",
+            None => "remove it: the cost in a request header is charged at once",
+        };
+        table.misplaced(&[cost::reserve.name], "a cost from the response", help);
+    }
+    let read = match &tokens {
+        Some(tokens) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
+        None => {
+            table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
+            let reserve =
+                table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
+            let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
+            request.map(Cost::RequestHeader).or(response)
+        }
+    };
+    table.close();
+    read
+}
+
+/// A number that fits into the capacity of each rate.
+fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Option<u64> {
+    let amount = field.integer(1..=MAX_QUOTA)?;
+    let capacity = |rate: &Rate| rate.part(gateways).capacity();
+    if let Some(rate) = rates.iter().find(|rate| capacity(rate) < amount) {
+        let among = if gateways > 1 { format!(" shared by {gateways} gateways") } else { String::new() };
+        field.report(
+            format!("a request that {takes} {amount} can never pass \"{rate}\"{among}"),
+            format!("allowed: at most {}", capacity(rate)),
+        );
+    }
+    Some(amount)
+}
+
+fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
+    let example = format!("write which responses are charged: count = {{ status = {} }}", count::status.example);
+    let table = field.section_like(count::TABLE.title, &count::TABLE, &example)?;
+    let list = table.required(&count::status, &example);
+    table.close();
+    values::statuses(&list?, &count::status)
+}

@@ -1,0 +1,220 @@
+//! Exceptions to a limit's own rates: `overrides`, and `tier` with `tiers`.
+
+use std::sync::Arc;
+
+use super::keys as limit;
+use super::rates::{RATES, Terms};
+use crate::config::key::{Key, Names, Source, source};
+use crate::config::kinds::{number, shaped};
+use crate::config::overrides::{Allowance, Builder, Overrides, Pattern};
+use crate::config::read::{Name, Section, Setting, Shape, Wrong, tables};
+use crate::config::report::quoted;
+use crate::config::{HIGHEST_PRIORITY, values};
+use crate::limit::Rate;
+
+const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
+pub(super) const TWICE: &str = "a key can have only one override: remove one of them";
+const KEYS: [&Setting<()>; 3] = [&exception::rates, &exception::exempt, &exception::block];
+/// In the configuration and its file of overrides together.
+const MOST_WILDCARDS: usize = 1_000;
+
+/// `true` is the only value.
+pub(super) const TRUE: Shape = Shape::Values("[true]");
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiers {
+    /// Where a request has the name of its tier.
+    pub source: Source,
+    /// At least one tier, each with at least one rate. Requests without a known tier get the rates of the limit.
+    pub rates: Vec<(String, Vec<Rate>)>,
+    /// Tiers whose requests have another priority than that of their route.
+    pub priorities: Vec<(String, u8)>,
+}
+
+tables! {
+    /// Keys with rates of their own. A key can have only one override.
+    exception {
+        /// Whole keys, keys with `*` for any text, and networks.
+        keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
+        /// The keys' rates.
+        rates: () = shaped(RATES) => ["10/s", "3000/10m"];
+        /// These keys have no limit.
+        exempt: () = shaped(TRUE) => true;
+        /// Requests of these keys get 403.
+        block: () = shaped(TRUE) => true;
+    }
+
+    /// The rates and the priority of a tier.
+    tier {
+        /// The rates of each key in the tier.
+        rates: () = shaped(RATES).required() => ["10/s", "3000/10m"];
+        /// The priority of its requests, instead of the route's.
+        priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
+    }
+}
+
+/// Which kinds of keys overrides can have, according to the first part of the limit's key.
+#[derive(Clone, Copy)]
+pub(super) struct Kinds {
+    addresses: bool,
+    texts: bool,
+}
+
+impl Kinds {
+    pub(super) fn of(key: Option<&Key>) -> Self {
+        let sources = key.and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
+        let is_address = |source: &&Source| matches!(source, Source::ClientIp { .. });
+        let addresses = sources.iter().filter(is_address).count();
+        Self { addresses: addresses > 0, texts: addresses < sources.len() || sources.is_empty() }
+    }
+
+    pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
+        if text.is_empty() {
+            return Err(Wrong::new("a key is empty", "an empty value counts as a missing key"));
+        }
+        if self.addresses {
+            match values::network(text) {
+                Ok(network) => return Ok(Pattern::Network(network)),
+                Err(wrong) if !self.texts || text.parse::<ipnet::IpNet>().is_ok() => return Err(wrong),
+                Err(_) => {}
+            }
+        }
+        let text = text.to_owned();
+        Ok(if text.contains('*') { Pattern::Wildcard(text) } else { Pattern::Exact(text) })
+    }
+}
+
+pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
+    let mut overrides = Builder::default();
+    let Some(field) = section.field(&limit::overrides) else { return overrides };
+    if !field.is_list() {
+        field.mistyped("a list of tables", format!("write [[limits.{name}.overrides]] for each"));
+        return overrides;
+    }
+    for section in section.tables(&limit::overrides) {
+        entry(&section, terms, kinds, has_rates, &mut overrides);
+        section.close();
+    }
+    overrides
+}
+
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
+    let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
+    let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
+    for field in keys.unwrap_or_default() {
+        let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
+        if overrides.add(pattern, allowance.clone()).is_some() {
+            field.report("this key has an override already", TWICE);
+        }
+    }
+}
+
+/// `None`, after a report, if there are too many patterns.
+pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>) -> Option<Arc<Overrides>> {
+    let count = overrides.wildcards();
+    let (message, help) = if count > MOST_WILDCARDS {
+        let message = format!("the overrides of `{}` have {count} keys with *", limit.text);
+        (message, format!("allowed: at most {MOST_WILDCARDS}, because every request is compared with all of them"))
+    } else {
+        match overrides.finish() {
+            Ok(overrides) => return Some(Arc::new(overrides)),
+            Err(error) => {
+                let message = format!("the overrides of `{}` with * are too long together: {error}", limit.text);
+                (message, "write full keys instead".to_owned())
+            }
+        }
+    };
+    section.source.report(limit.span.clone(), message, help);
+    None
+}
+
+/// What an override grants. `example` is a whole override.
+pub(super) fn allowance(
+    section: &Section<'_>,
+    [rates, exempt, block]: [&Setting<()>; 3],
+    terms: &Terms,
+    has_rates: bool,
+    example: &str,
+) -> Option<Allowance> {
+    let field = section.field(rates);
+    if let Some(field) = field.as_ref().filter(|_| !has_rates) {
+        field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
+    }
+    let rates = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
+    let flag = |key: &Setting<()>, allowance: Allowance| {
+        section.field(key).map(|field| {
+            let on = field.boolean()?;
+            if !on {
+                field.report(format!("`{} = false` has no effect", key.name), "remove it");
+            }
+            Some(allowance)
+        })
+    };
+    let given = [rates, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
+    let mut given = given.into_iter().flatten();
+    match (given.next(), given.next()) {
+        (Some(allowance), None) => allowance,
+        (None, _) => {
+            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", example);
+            None
+        }
+        (Some(_), Some(_)) => {
+            let message = "an override can have only one of `rates`, `exempt` and `block`";
+            section.source.report(section.span.clone(), message, "remove the others");
+            None
+        }
+    }
+}
+
+/// The one source of a tier's name.
+fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
+    let help = "use one source whose value is a word, like \"header:x-plan\"";
+    match source(text.trim(), jwts) {
+        _ if text.contains('|') => Err(Wrong::new(format!("{} is not one source", quoted(text)), help)),
+        Ok(Source::ClientIp { .. } | Source::Global) => {
+            Err(Wrong::new(format!("{} does not name a tier", quoted(text)), help))
+        }
+        read => read,
+    }
+}
+
+pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
+    let (attribute, table) = (section.field(&limit::tier), section.field(&limit::tiers));
+    let example = format!("[limits.{name}.tiers.gold] with rates = [\"100/s\"]");
+    let (attribute, table) = match (attribute, table) {
+        (None, None) => return None,
+        (Some(field), None) => {
+            field.report("there are no tiers to choose from", format!("add {example}"));
+            return None;
+        }
+        (None, Some(_)) => {
+            let help = "add the source of a request's tier: tier = \"header:x-plan\"";
+            section.source.report(section.key_span(limit::tiers.name), "there are `tiers`, but no `tier`", help);
+            return None;
+        }
+        (Some(attribute), Some(table)) => (attribute, table),
+    };
+    let source = attribute.parse(|text| tier(text, jwts));
+    let (mut rates, mut priorities) = (Vec::new(), Vec::new());
+    for (tier, field) in table.entries(&format!("[limits.{name}.tiers]"))? {
+        if !field.is_table() {
+            field.source.report(tier.span, format!("`{}` is not the table of a tier", tier.text), &example);
+            continue;
+        }
+        let title = format!("[limits.{name}.tiers.{}]", tier.text);
+        let Some(section) = field.section(title, &tier::TABLE) else { continue };
+        let list = section.required(&tier::rates, "add how much is allowed: rates = [\"100/s\"]");
+        let list = list.and_then(|field| terms.rates(&field, &tier::rates));
+        priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
+        section.close();
+        rates.extend(list.map(|list| (tier.text.to_owned(), list)));
+    }
+    if rates.is_empty() {
+        // Either the table is empty, or all its errors are already reported.
+        if section.source.is_clean() {
+            table.report("there are no tiers to choose from", format!("add {example}"));
+        }
+        return None;
+    }
+    Some(Tiers { source: source?, rates, priorities })
+}

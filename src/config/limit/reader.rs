@@ -1,0 +1,141 @@
+//! Reads `[limits.NAME]`.
+
+use std::ops::Range;
+
+use super::exceptions::{self, Kinds};
+use super::on_limit::{self, Reaction};
+use super::rates::Terms;
+use super::{Limit, cost, keys as limit, overrides_file, quotas};
+use crate::config::key::{Names, key};
+use crate::config::known_keys;
+use crate::config::pem_files::SystemAuthorities;
+use crate::config::read::{Field, Name, Section};
+use crate::config::store::Store;
+use crate::config::values::named_section;
+use crate::limit::Rate;
+
+const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
+
+pub(in crate::config) struct Overflow<'a> {
+    pub(in crate::config) limit: Name<'a>,
+    pub(in crate::config) pool: Option<Name<'a>>,
+    /// The place of `on_limit`, or of the limit if it has none.
+    pub(in crate::config) on_limit: Range<usize>,
+}
+
+/// `None` instead of the limit if it has an error.
+pub(in crate::config) fn read<'a>(
+    name: &Name<'a>,
+    field: &Field<'a>,
+    jwts: &Names<'_>,
+    system: &SystemAuthorities,
+    store: &Store,
+) -> (Option<Limit>, Overflow<'a>) {
+    let mut overflow = Overflow { limit: name.clone(), pool: None, on_limit: name.span.clone() };
+    (read_limit(name, field, jwts, system, store, &mut overflow), overflow)
+}
+
+fn read_limit<'a>(
+    name: &Name<'a>,
+    field: &Field<'a>,
+    jwts: &Names<'_>,
+    system: &SystemAuthorities,
+    store: &Store,
+    overflow: &mut Overflow<'a>,
+) -> Option<Limit> {
+    let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
+    let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
+    let terms = Terms::read(&section);
+    let (rates, max_in_flight) = allowed(&section, &terms);
+    let own = rates.as_deref().unwrap_or_default();
+    let gateways = share(&section, store);
+    few(&section, own, gateways);
+    let Reaction { on_limit, status, body, content_type } = on_limit::reaction(&section);
+    let ban = on_limit::ban(&section, on_limit);
+    let slow = on_limit::slow(&section, on_limit, !own.is_empty());
+    overflow.pool = section.field(&limit::overflow).and_then(|field| field.name());
+    overflow.on_limit = section.key_span(limit::on_limit.name);
+    if own.is_empty() {
+        let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
+        section.warn(&[limit::overflow.name], "has no effect without `rates`", help);
+    }
+    // With a pool, a cost above the capacity of the limit is charged to the pool.
+    let bounds = if overflow.pool.is_some() { &[] } else { own };
+    let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
+    if on_limit.delay().is_some() && max_in_flight.is_some() {
+        let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
+        let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
+        section.source.report(section.key_span(limit::max_in_flight.name), message, help);
+    }
+    let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
+    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
+    let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
+    let overrides = exceptions::finish(overrides, name, &section);
+    let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, key.as_ref()));
+    let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
+    let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
+    terms.close(&section);
+    let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
+    let help = "write it there, like rates = [\"10/s burst 20\"] with strategy = \"token-bucket\"";
+    section.refuse(&["burst"], "is part of a rate", help);
+    section.close();
+    Some(Limit {
+        name: name.text.to_owned(),
+        key: key?,
+        rates: rates?,
+        gateways,
+        max_in_flight,
+        cost,
+        known_keys,
+        overrides: overrides?,
+        overrides_file,
+        tiers,
+        quotas,
+        on_limit,
+        ban,
+        slow,
+        overflow: overflow.pool.as_ref().map(|pool| pool.text.to_owned()),
+        missing,
+        headers,
+        status,
+        body,
+        content_type,
+    })
+}
+
+/// How many gateways share the limit, as far as the file says; `None` if each has the whole rates.
+fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
+    if let Store::Shared(shared) = store {
+        let help = format!("remove it: gateways that use the same {} count together", shared.software.name());
+        section.misplaced(&[limit::share.name], "limits of a store in memory", &help);
+        return Some(1);
+    }
+    section.read(&limit::share).then(|| store.fixed_gateways())
+}
+
+/// Warns of a quota smaller than the number of gateways: each admits at least one request.
+fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
+    let Some(gateways) = gateways else { return };
+    if let Some(rate) = rates.iter().find(|rate| rate.quota() < gateways) {
+        let why =
+            format!("admit {gateways} instead of \"{rate}\", because each of {gateways} gateways admits at least 1");
+        let help = "use a longer period, such as \"60/m\" instead of \"1/s\", or a store that gateways \
+                    share: Memcached or Valkey";
+        section.warn(&[limit::rates.name], &why, help);
+    }
+}
+
+/// Reads `rates` and `max_in_flight`; at least one of them is required.
+fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u64>) {
+    let has_flights = section.field(&limit::max_in_flight).is_some();
+    let rates = match section.field(&limit::rates) {
+        Some(field) => terms.rates(&field, &limit::rates),
+        None if has_flights => Some(Vec::new()),
+        None => {
+            let help = "add how much is allowed: rates = [\"10/s\", \"3000/10m\"], or max_in_flight = 10";
+            section.required(&limit::rates, help);
+            None
+        }
+    };
+    (rates, section.given(&limit::max_in_flight))
+}

@@ -1,0 +1,130 @@
+//! What a change of the configuration means: which settings need a restart, which counters survive, whose overrides change; and
+//! why a new configuration is refused.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::overrides::Changes;
+use super::report::Problem;
+use super::{AtStart, Config, Limit, Problems};
+use crate::limit::Rate;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReloadError {
+    /// The text is not valid.
+    Invalid(Box<Problems>),
+    /// A sentence about something else.
+    Other(String),
+}
+
+impl ReloadError {
+    /// The files that the refused configuration names, as far as they are known.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let problems = match self {
+            Self::Invalid(problems) => Some(problems),
+            Self::Other(_) => None,
+        };
+        problems.into_iter().flat_map(|problems| problems.files())
+    }
+}
+
+impl From<Problems> for ReloadError {
+    fn from(problems: Problems) -> Self {
+        Self::Invalid(Box::new(problems))
+    }
+}
+
+impl From<String> for ReloadError {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl fmt::Display for ReloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(problems) => problems.fmt(f),
+            Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ReloadError {}
+
+/// A limit or tier that both configurations have, but that counts differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recounted<'a> {
+    pub limit: &'a str,
+    /// `None` for the rates of the limit itself.
+    pub tier: Option<&'a str>,
+    pub changed: &'static str,
+    /// Rates that keep their counts.
+    pub carried: Vec<String>,
+    /// Rates whose counts start at 0.
+    pub anew: Vec<String>,
+}
+
+/// The limits of `new` that count differently than in `old`. Counters are found by the name and key of their limit. Their format
+/// depends on everything in its rates except the quotas. A rate takes over the counts of the rate with the same period.
+pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
+    let mut all = Vec::new();
+    for limit in &new.limits {
+        let Some(before) = old.limits.iter().find(|before| before.name == limit.name) else { continue };
+        let own = (None, &before.rates, &limit.rates);
+        let tiers = before.tiers.iter().zip(&limit.tiers).flat_map(|(before, after)| {
+            after.rates.iter().filter_map(|(name, rates)| {
+                let (_, old) = before.rates.iter().find(|(before, _)| before == name)?;
+                Some((Some(name.as_str()), old, rates))
+            })
+        });
+        for (tier, old, new) in [own].into_iter().chain(tiers) {
+            let (changed, is_same_key) = match changed_rates(old, new) {
+                _ if before.key != limit.key => ("key", false),
+                Some(changed) => (changed, true),
+                None => continue,
+            };
+            let is_carried = |rate: &&Rate| is_same_key && rate.predecessor(old).is_some();
+            let (carried, anew): (Vec<_>, Vec<_>) = new.iter().partition(is_carried);
+            let [carried, anew] = [carried, anew].map(|rates| rates.iter().map(ToString::to_string).collect());
+            all.push(Recounted { limit: &limit.name, tier, changed, carried, anew });
+        }
+    }
+    all.retain(|limit| !limit.carried.is_empty() || !limit.anew.is_empty());
+    all
+}
+
+pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
+    let changed = |limit: &Limit| {
+        let before = old.limits.iter().find(|before| before.name == limit.name)?;
+        let changes = limit.overrides.changes(&before.overrides);
+        (!changes.is_empty()).then(|| (limit.name.clone(), changes))
+    };
+    new.limits.iter().filter_map(changed).collect()
+}
+
+/// The limits that only `old` has. Their counters are dropped.
+pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Limit> {
+    old.limits.iter().filter(|old| new.limits.iter().all(|new| new.name != old.name))
+}
+
+fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
+    let periods = |rates: &[Rate]| rates.iter().map(Rate::period).collect::<Vec<_>>();
+    if periods(old) == periods(new) {
+        let is_kept = old.iter().zip(new).all(|(old, new)| new.is_kept_like(old));
+        (!is_kept).then_some("strategy, precision or time zone")
+    } else {
+        Some("periods")
+    }
+}
+
+/// The changed settings that take effect only at the start, as problems of the text of `new`; `None` if there are none.
+pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
+    let differs = |one: &&AtStart| old.at_start.iter().any(|was| was.key == one.key && was.value != one.value);
+    let problem = |one: &AtStart| Problem {
+        span: one.span.clone(),
+        message: format!("{} cannot change while the gateway runs", one.key),
+        help: Some("restart the gateway, or leave this setting as it was".to_owned()),
+    };
+    let problems: Vec<_> = new.at_start.iter().filter(differs).map(problem).collect();
+    (!problems.is_empty()).then(|| new.warnings.instead(problems).naming(new.files.clone()))
+}

@@ -1,0 +1,203 @@
+//! Where the response of a route comes from: an upstream, which may get another path, or the gateway itself.
+
+use http::{HeaderValue, StatusCode};
+
+use super::keys as route;
+use super::path_pattern::{self, PathPattern};
+use super::redirect::{self, Redirect};
+use super::template::{Placeholders, Template, TemplatePart, check_characters};
+use crate::config::content;
+use crate::config::kinds::{status_code, text};
+use crate::config::read::{Field, Name, Section, Wrong, tables};
+use crate::config::report::quoted;
+
+const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["rest"], braces: "%7B or %7D" };
+
+/// Where the response comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    Forward {
+        /// Index into [`Config::upstreams`](super::Config::upstreams).
+        upstream: usize,
+        path: SentPath,
+        preserve_host: bool,
+        /// Whether URLs of the servers in Location are replaced by URLs for clients.
+        rewrite_location: bool,
+    },
+    Respond {
+        /// 200 to 599.
+        status: StatusCode,
+        body: String,
+        content_type: HeaderValue,
+    },
+    Redirect(Redirect),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SentPath {
+    /// The client's path without this many leading segments (`strip_prefix`).
+    Stripped(usize),
+    /// Another path (`rewrite`).
+    Rewritten(Template),
+}
+
+pub(in crate::config) enum Answer<'a> {
+    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
+    Respond { status: StatusCode, body: String, content_type: HeaderValue },
+    Redirect(Redirect),
+}
+
+tables! {
+    /// A response of the gateway itself.
+    respond "`respond`" {
+        /// The status.
+        status: StatusCode = status_code(200, 599), 200;
+        /// The body.
+        body: () = text(), "" => "hello\n";
+        /// The type of `body`. By default `application/json` if that is a JSON object or array, otherwise plain text.
+        content_type: () = text() => "text/html";
+    }
+}
+
+pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answer<'a>> {
+    let upstream = section.field(&route::upstream);
+    let strip = section.field(&route::strip_prefix);
+    let rewrite = section.field(&route::rewrite);
+    let preserve_host = section.read(&route::preserve_host);
+    let rewrite_location = section.given(&route::rewrite_location);
+    let own = [section.field(&route::respond), section.field(&route::redirect)];
+    let given: Vec<_> =
+        [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
+            .into_iter()
+            .filter_map(|(key, field)| field.is_some().then_some(key))
+            .collect();
+    match given[..] {
+        [] => {
+            let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+            section.source.report(
+                section.span.clone(),
+                "the route has none of `upstream`, `respond` and `redirect`",
+                help,
+            );
+            return None;
+        }
+        [first, .., last] => {
+            let message = format!("the route has both `{first}` and `{last}`");
+            section.source.report(section.key_span(last), message, "keep the one that should answer");
+        }
+        [_] if upstream.is_some() => {}
+        [answers] => {
+            let of_upstreams = [
+                route::strip_prefix.name,
+                route::rewrite.name,
+                route::preserve_host.name,
+                route::rewrite_location.name,
+                route::timeout.name,
+                route::request_headers.name,
+            ];
+            let why = format!("has no effect with `{answers}`");
+            section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
+        }
+    }
+    match own {
+        [Some(respond), _] => return answer_itself(&respond),
+        [None, Some(field)] => return redirect::read(&field, path).map(Answer::Redirect),
+        [None, None] => {}
+    }
+    let field = upstream?;
+    if strip.is_some() && rewrite.is_some() {
+        let message = "the route has both `strip_prefix` and `rewrite`";
+        let help = "keep one: with `rewrite`, write {rest} for what follows the prefix";
+        section.source.report(section.key_span(route::rewrite.name), message, help);
+    }
+    let rewritten = rewrite.zip(path).and_then(|(field, path)| field.parse(|text| rewritten(text, path)));
+    let stripped = strip.zip(path).and_then(|(field, path)| field.parse(|text| path_pattern::stripped(text, path)));
+    Some(Answer::Forward {
+        upstream: Name { text: field.text()?, span: field.span },
+        path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
+        preserve_host,
+        rewrite_location,
+    })
+}
+
+fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
+    let help = "write respond = { status = 200, body = \"hello\\n\" }";
+    let section = field.section_like(respond::TABLE.title, &respond::TABLE, help)?;
+    let status = section.read(&respond::status);
+    let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
+    section.close();
+    Some(Answer::Respond { status, body, content_type })
+}
+
+/// `path` is that of the route.
+fn rewritten(text: &str, path: &PathPattern) -> Result<Template, Wrong> {
+    check_characters(text, "a path")?;
+    let placed = PLACEHOLDERS.split(text, path)?;
+    if !text.starts_with('/') {
+        let help = "a path begins with a slash, like \"/internal/{rest}\"";
+        return Err(Wrong::new(format!("{} is not a path", quoted(text)), help));
+    }
+    for (sign, help) in [
+        ('?', "a rewrite is a path; the query of the request is kept"),
+        ('#', "a fragment is never sent to a server"),
+        ('*', "write {rest} for what the final `*` of the path has taken"),
+    ] {
+        if let Some(at) = text.find(sign) {
+            return Err(Wrong::new(format!("a rewrite cannot contain {sign:?}"), help).at(at..at + 1));
+        }
+    }
+    // Each placeholder is replaced by a text of the same length, so that errors keep their place.
+    let sample = placed.iter().fold(text.to_owned(), |mut sample, (part, place)| {
+        if !matches!(part, TemplatePart::Text(_)) {
+            sample.replace_range(place.clone(), &"x".repeat(place.len()));
+        }
+        sample
+    });
+    path_pattern::pattern(&sample)?;
+    Ok(Template { text: text.to_owned(), parts: placed.into_iter().map(|(part, _)| part).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rewrite_is_a_path() {
+        let path = path_pattern::pattern("/v1/{tenant}/*").unwrap();
+        for text in ["/", "/a", "/a/", "/internal/{tenant}/{rest}", "/{rest}", "/a{rest}.x", "/%7Btenant%7D/a;b=c"] {
+            assert_eq!(rewritten(text, &path).map(|template| template.text), Ok(text.to_owned()));
+        }
+        for text in [
+            "",
+            "a",
+            "{rest}",
+            "{tenant}/a",
+            "//a",
+            "/a//b",
+            "/a/../b",
+            "/./a",
+            "/%2e%2e/a",
+            "/a?b",
+            "/a#b",
+            "/*",
+            "/a/*",
+            "/a b",
+            "/é",
+            "/a%",
+            "/%4",
+            "/%{tenant}",
+            "/%2{tenant}",
+            "/{{a}}",
+            "/{tenan}",
+            "/{host}",
+            "/{path}",
+            "/{",
+            "/\\a",
+            "/\r\nx",
+            "/%0d",
+            "/%00",
+        ] {
+            assert!(rewritten(text, &path).is_err(), "{text}");
+        }
+    }
+}

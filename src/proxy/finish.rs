@@ -1,0 +1,114 @@
+//! Finishes responses: the changes of a route to the headers of every response to one request (`response_headers`, then
+//! `cors`), and answers of the gateway itself in the form that their receivers understand.
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::config::{HeaderChanges, Scheme};
+use crate::proxy::respond::cors::CorsHeaders;
+use crate::proxy::respond::{self, LocalResponse, grpc};
+use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
+use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
+
+pub struct ResponseChanges<'r> {
+    headers: Option<CurrentChanges<'r>>,
+    cors: Option<CorsHeaders<'r>>,
+    is_over_tls: bool,
+}
+
+impl<'r> ResponseChanges<'r> {
+    pub fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
+        Self {
+            headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
+            cors: route.cors.as_ref().map(|cors| cors.headers(request.method, request.headers)),
+            is_over_tls: request.scheme == Scheme::Https,
+        }
+    }
+
+    pub fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
+        self.headers.as_deref()
+    }
+
+    /// The answer of `cors` to a preflight, with all its headers of CORS.
+    pub fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
+        self.cors.take().map(|cors| cors.policy().preflight(request))
+    }
+
+    pub fn apply<B>(&self, response: &mut Response<B>) {
+        if let Some(changes) = &self.headers {
+            changes.apply(response.headers_mut(), self.is_over_tls);
+        }
+        if let Some(cors) = &self.cors {
+            cors.apply(response.headers_mut());
+        }
+    }
+}
+
+pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
+    let (head, body) = respond::finish(answer, record.request_id()).into_parts();
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    *response.extensions_mut() = head.extensions;
+    // The box of the body is reused.
+    response.body_mut().content = ResponseContent::Own(body);
+}
+
+pub(super) struct Finish<'a, 'r> {
+    changes: Option<&'a ResponseChanges<'r>>,
+    head: &'a Parts,
+    refused_status: Option<StatusCode>,
+}
+
+impl<'a, 'r> Finish<'a, 'r> {
+    /// For the request with this head. By `refused_status`, a proxy that only asks learns that a limit refuses the request.
+    pub(super) fn new(
+        changes: Option<&'a ResponseChanges<'r>>,
+        head: &'a Parts,
+        refused_status: Option<StatusCode>,
+    ) -> Self {
+        Self { changes, head, refused_status }
+    }
+
+    pub(super) fn respond(
+        self,
+        response: &mut Response<ObservedBody>,
+        record: RequestRecord,
+        outcome: Outcome,
+        answer: LocalResponse,
+    ) {
+        fill(response, &record, answer);
+        self.end(response, record, outcome);
+    }
+
+    /// Finishes a response that is filled already, which may be a server's.
+    pub(super) fn end(self, response: &mut Response<ObservedBody>, record: RequestRecord, outcome: Outcome) {
+        if let Some(changes) = self.changes {
+            changes.apply(response);
+        }
+        match self.refused_status {
+            Some(status) if matches!(outcome, Outcome::Limited | Outcome::Silenced | Outcome::Blocked) => {
+                *response.status_mut() = status;
+            }
+            // The proxy reads only the status, so it never gets the status of an answer in gRPC, 200.
+            Some(_) => {}
+            None => translate(response, outcome, self.head),
+        }
+        record.settle(outcome, response);
+    }
+}
+
+/// Turns a failure to serve a gRPC call into the form that its client understands. Answers that a route specifies, and those
+/// of a limit that hides itself, stay as they are.
+fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
+    if matches!(outcome, Outcome::Forwarded | Outcome::Responded | Outcome::Silenced) {
+        return;
+    }
+    if let Some(kind) = grpc::content_type(&head.method, &head.headers)
+        && let ResponseContent::Own(body) = &mut response.body_mut().content
+    {
+        let body = std::mem::take(body).into_inner().unwrap_or_default();
+        let answer = std::mem::take(response).map(|_| body);
+        *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a client sends on a stream of HTTP/2: the body of a request, with the window that the client is granted for it, or its
+//! side of a tunnel (RFC 8441, section 5), whose DATA frames in both directions are one stream of bytes.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::{RecvStream, SendStream};
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::streams::{Stream, Upload};
+use super::windows::poll_granted;
+
+/// Grants window when the returned data was used. The library checks that the body has the length that its head states.
+#[derive(Debug)]
+pub(in crate::server) struct StreamBody {
+    received: RecvStream,
+    stream: Rc<Stream>,
+    _upload: Upload,
+    /// How many bytes are still to come, if that is known.
+    left: Option<u64>,
+    /// How many bytes were passed on, for which no window is granted again yet.
+    passed_on: usize,
+}
+
+impl StreamBody {
+    /// `length` is what the head states.
+    pub(super) fn new(received: RecvStream, upload: Upload, stream: Rc<Stream>, length: Option<u64>) -> Self {
+        Self { received, stream, _upload: upload, left: length, passed_on: 0 }
+    }
+
+    /// Grants window to the client again for what was passed on.
+    fn release(&mut self) {
+        let passed_on = std::mem::take(&mut self.passed_on);
+        if passed_on > 0 {
+            // If this fails, the stream has ended, and needs no window.
+            let _ = self.received.flow_control().release_capacity(passed_on);
+        }
+    }
+}
+
+impl Body for StreamBody {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        // The upstream has taken what was passed on when it asks for more.
+        self.release();
+        let polled = self.received.poll_data(cx);
+        if polled.is_pending() {
+            self.stream.asks_for_body();
+        }
+        if let Some(data) = ready!(polled) {
+            let data = data?;
+            self.stream.receives_body();
+            self.passed_on = data.len();
+            self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let trailers = ready!(self.received.poll_trailers(cx))?;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.received.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        // The stream may go on for long with its response, and the connection needs the window for other streams.
+        self.release();
+    }
+}
+
+/// If this is dropped before both directions have ended, the stream is reset.
+#[derive(Debug)]
+pub(super) struct StreamTunnel {
+    pub(super) received: RecvStream,
+    pub(super) unread: Bytes,
+    pub(super) sender: SendStream<Bytes>,
+    pub(super) stream: Rc<Stream>,
+}
+
+impl AsyncRead for StreamTunnel {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { received, unread, .. } = self.get_mut();
+        while unread.is_empty() {
+            let Some(data) = ready!(received.poll_data(cx)) else { return Poll::Ready(Ok(())) };
+            *unread = data.map_err(io::Error::other)?;
+        }
+        let length = unread.len().min(buf.remaining());
+        buf.put_slice(&unread[..length]);
+        unread.advance(length);
+        // If this fails, the stream has ended, and needs no window.
+        let _ = received.flow_control().release_capacity(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for StreamTunnel {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { sender, stream, .. } = self.get_mut();
+        ready!(stream.poll_room(cx));
+        let granted = ready!(poll_granted(sender, bytes.len(), cx)).ok_or(io::ErrorKind::BrokenPipe)?;
+        let length = granted.map_err(io::Error::other)?;
+        stream.send(sender, Bytes::copy_from_slice(&bytes[..length]), false).map_err(io::Error::other)?;
+        Poll::Ready(Ok(length))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The task of the connection sends what the library has.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().sender.send_data(Bytes::new(), true).map_err(io::Error::other))
+    }
+}
