@@ -17,7 +17,7 @@ const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["rest"], braces: "
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     Forward {
-        /// Index into [`Config::upstreams`](super::Config::upstreams).
+        /// Index into [`Config::upstreams`](crate::config::Config::upstreams).
         upstream: usize,
         path: SentPath,
         preserve_host: bool,
