@@ -52,7 +52,7 @@ use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
 use crate::server::TrafficLimits;
 use crate::sources::acme::AcmeSources;
-use crate::store::Store;
+use crate::store::{Counters, Store};
 
 use connections::AdminBody;
 use dashboard::State;
@@ -295,10 +295,7 @@ async fn respond(
         },
         Resource::Page => page::respond(),
         Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
-        Resource::Readiness if view.state() != State::Ready => {
-            respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
-        }
-        Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
+        Resource::Readiness => readiness(view),
         Resource::Metrics => metrics::respond(view),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
@@ -320,6 +317,23 @@ async fn respond(
 
 fn whole(response: LocalResponse) -> Response<AdminBody> {
     response.map(|body| Either::Left(Full::new(body.into_bytes())))
+}
+
+/// A gateway that a server of the store refuses from the start is not ready: most likely its configuration is wrong.
+fn readiness(view: &View) -> LocalResponse {
+    let not_ready = |why: Bytes| respond::text(StatusCode::SERVICE_UNAVAILABLE, why);
+    if view.state() != State::Ready {
+        return not_ready(Bytes::from_static(b"draining\n"));
+    }
+    let store = view.store();
+    if let Counters::Shared(shared) = store.counters()
+        && !view.readiness.was_ready.load(Ordering::Relaxed)
+        && let Some(refusal) = shared.health().refusal()
+    {
+        return not_ready(format!("the store at {refusal}\n").into());
+    }
+    view.readiness.was_ready.store(true, Ordering::Relaxed);
+    respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
 }
 
 /// Sets what `/readyz` answers. A gateway that is stopping stays unready.

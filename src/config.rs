@@ -23,11 +23,11 @@ pub mod known_keys;
 pub mod overrides;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod upstream;
 mod store;
 mod limit;
 mod route;
 mod decisions;
-mod upstream;
 mod admin;
 mod log;
 mod tracing;
@@ -74,7 +74,7 @@ pub use route::{
 };
 pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
-pub use store::{OnError, Share, SharedStore, Store};
+pub use store::{Login, OnError, Password, Share, SharedStore, Software, Store, StoreType};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};
 pub use upstream::{

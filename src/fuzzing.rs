@@ -14,13 +14,16 @@ use ipnet::IpNet;
 
 use crate::base::clock::Time;
 use crate::base::jwt::{ALGORITHMS, KeyOrigin, KeySet, Verifier};
-use crate::config::{Config, Document, EscapedSlashes, Limit, PathMatching, PathPattern, PathRules, Problems, parse};
+use crate::config::{
+    Config, Document, EscapedSlashes, Limit, Login, PathMatching, PathPattern, PathRules, Problems, parse,
+};
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, parse_address, scheme};
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::request::route::{Routes, host, path};
 use crate::store::shared::memcached::Memcached;
 use crate::store::shared::protocol::{Echo, Initial, Lifetime, Protocol, Reader};
+use crate::store::shared::valkey::Valkey;
 use crate::{net, server};
 
 /// Panics if the property does not hold.
@@ -237,11 +240,16 @@ fn placed(problems: &Problems, text: &str) {
     }
 }
 
-/// Answers of Memcached to a few commands of each kind: they are never read past their end, and the pieces in which they come
-/// do not matter.
+/// Answers of Memcached, or of Valkey, to a few commands of each kind: they are never read past their end, and the pieces in
+/// which they come do not matter.
 fn answers(bytes: &[u8]) {
+    let protocols: [&dyn Protocol; 2] = [&Memcached, &Valkey::new(Login::default(), "gw")];
+    protocols.into_iter().for_each(|protocol| answers_of(protocol, bytes));
+}
+
+fn answers_of(protocol: &dyn Protocol, bytes: &[u8]) {
     let reader = || -> Box<dyn Reader> {
-        let mut commands = Memcached.commands();
+        let mut commands = protocol.commands();
         let name = |name: &'static str| move |out: &mut Vec<u8>| out.extend_from_slice(name.as_bytes());
         let lifetime = Lifetime { seconds: 60, from: 0 };
         commands.add(&name("a"), 1, Some(Initial { count: 1, lifetime }), Echo::Quiet);

@@ -18,7 +18,7 @@ pub mod request;
 pub mod server;
 // Threads that talk to other servers.
 pub mod sources;
-// Counters, in memory or on Memcached servers.
+// Counters, in memory or on servers.
 pub mod store;
 pub mod config;
 // Sockets, TLS, and the HTTP client for everything that is not traffic.

@@ -1,7 +1,7 @@
 //! Rate limits: what is counted for a key, and what the counts allow. The module does no I/O and reads no clock: every
 //! function takes the moment as an argument, so a test can repeat each decision.
 //!
-//! The same code decides with counts in memory and with counts from Memcached. Each strategy has one file and implements one
+//! The same code decides with counts in memory and with counts from servers. Each strategy has one file and implements one
 //! trait (`counting.rs`), so a cell treats all states alike. Tests compare each strategy with an oracle that stores every
 //! request (`tests/oracle.rs`).
 //!

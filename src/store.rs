@@ -1,6 +1,6 @@
 //! The store of counters. A decision asks about all its counters at once and gets one answer.
 //!
-//! The memory store answers immediately, Memcached later. A store outlives a reload that names the same place; counters in
+//! The memory store answers immediately, a shared one later. A store outlives a reload that names the same place; counters in
 //! memory can outlive the process.
 
 mod ticket;
@@ -24,7 +24,6 @@ use memory::Memory;
 use plan::AskTerms;
 pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
-use shared::memcached::Memcached;
 pub use ticket::{Reserved, Ticket};
 
 /// One limit of a decision, asked for one key.
@@ -143,11 +142,11 @@ impl Store {
     /// Does not wait for a connection.
     ///
     /// # Errors
-    /// If the thread for Memcached cannot be started.
+    /// If the thread for the servers cannot be started.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         let counters = match config {
             config::Store::Memory { max_keys, max_memory, .. } => Counters::Memory(Memory::new(*max_keys, *max_memory)),
-            config::Store::Memcached(config) => Counters::Shared(Shared::start(config, &Memcached, workers)?),
+            config::Store::Shared(config) => Counters::Shared(Shared::start(config, workers)?),
         };
         Ok(Self::new(counters))
     }
@@ -164,6 +163,14 @@ impl Store {
 
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What runs on its servers, in lower case; `"memory"` without servers.
+    pub fn name(&self) -> &'static str {
+        match &self.counters {
+            Counters::Memory(_) => "memory",
+            Counters::Shared(shared) => shared.health().name,
+        }
     }
 
     /// The moment as of which to decide, if the caller read the clock at `read`.
@@ -230,7 +237,7 @@ impl Store {
     /// What has been counted for a key. Charges nothing.
     ///
     /// # Errors
-    /// If Memcached does not answer. Counts that this gateway remembers are not shown, because they may be old.
+    /// If the server does not answer. Counts that this gateway remembers are not shown, because they may be old.
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
         let now = self.moment(now);
         match &self.counters {
@@ -243,7 +250,7 @@ impl Store {
     /// taken from what is counted afterwards.
     ///
     /// # Errors
-    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
+    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
     /// is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         match &self.counters {

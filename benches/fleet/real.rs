@@ -11,10 +11,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::base::clock;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, OnError};
+use gateway::config::{self, OnError, Software};
 use gateway::limit::Limit;
 use gateway::store::shared::Shared;
-use gateway::store::shared::memcached::Memcached;
 use gateway::store::{Answer, Ask};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
@@ -46,13 +45,14 @@ struct Done {
 /// Runs one process, which writes its results as numbers of 8 bytes.
 pub(crate) fn run(task: &Task) {
     let config = config::SharedStore {
+        software: Software::Memcached,
         servers: vec![task.server.clone()],
         prefix: "gw".to_owned(),
         timeout: TIMEOUT,
         on_error: OnError::Local,
         strict: task.strict,
     };
-    let store = Rc::new(Shared::start(&config, &Memcached, 1).unwrap());
+    let store = Rc::new(Shared::start(&config, 1).unwrap());
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     let done = runtime.block_on(async {
         spawn_local(store.carry(0));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config;
+use gateway::config::{self, Software};
 use gateway::limit::Limit;
 use gateway::store::Ask;
 use gateway::store::shared::memcached::Memcached;
@@ -344,6 +344,7 @@ impl Fleet {
 impl Gateway {
     fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
         let config = config::SharedStore {
+            software: Software::Memcached,
             servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
             prefix: "gw".to_owned(),
             timeout: plan.timeout,

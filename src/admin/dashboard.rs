@@ -109,7 +109,8 @@ impl Decisions {
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum StoreNumbers {
     Memory(MemoryNumbers),
-    Memcached(MemcachedNumbers),
+    Memcached(SharedNumbers),
+    Valkey(SharedNumbers),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,19 +127,19 @@ pub struct MemoryNumbers {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MemcachedNumbers {
-    pub servers: Vec<MemcachedServer>,
+pub struct SharedNumbers {
+    pub servers: Vec<StoreServer>,
     pub round_trips: u64,
     pub errors: u64,
-    /// Decisions without Memcached.
+    /// Decisions without a server.
     pub local: u64,
-    /// Counters that Memcached has lost.
+    /// Counters that servers have lost.
     pub lost: u64,
     pub round_trip_seconds: Durations,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MemcachedServer {
+pub struct StoreServer {
     pub server: String,
     pub up: bool,
     /// How far the clock of the server is ahead of that of the gateway.

@@ -129,7 +129,7 @@ impl Display for Description<'_> {
         if !config.limits.is_empty() {
             let changes = match &config.store {
                 Store::Memory { .. } => "a name, a key or a period",
-                Store::Memcached(_) => "more than quotas",
+                Store::Shared(_) => "more than quotas",
             };
             writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
             writeln!(f, "  `gateway check NEW --against OLD`")?;
@@ -159,18 +159,18 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
                 None => Ok(()),
             }
         }
-        Store::Memcached(memcached) => {
-            writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
-            let away = match memcached.on_error {
+        Store::Shared(shared) => {
+            writeln!(f, "  {} at {}", shared.software.word(), shared.servers.join(", "))?;
+            let away = match shared.on_error {
                 OnError::Local => "are counted in this process",
                 OnError::Allow => "pass and are not counted",
                 OnError::Reject => "are answered 503",
             };
-            writeln!(f, "  keys begin with {}:", memcached.prefix)?;
-            if memcached.strict {
-                writeln!(f, "  strict: each admission is confirmed by Memcached first")?;
+            writeln!(f, "  keys begin with {}:", shared.prefix)?;
+            if shared.strict {
+                writeln!(f, "  strict: each admission is confirmed by {} first", shared.software.name())?;
             }
-            writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
+            writeln!(f, "  waits at most {:?}; without an answer requests {away}", shared.timeout)
         }
     }
 }

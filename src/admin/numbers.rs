@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::history::{ByOutcome, History};
 use super::{View, certificates, limits, upstreams};
 use crate::admin::dashboard::{
-    ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers,
-    RouteNumbers, StoreNumbers,
+    ConnectionNumbers, Durations, LimitNumbers, MemoryNumbers, Numbers, RouteNumbers, SharedNumbers, StoreNumbers,
+    StoreServer,
 };
 use crate::base::clock::Time;
 use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
-use crate::config;
+use crate::config::{self, Software};
 use crate::net::Traffic;
 use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
 use crate::request::decide::LimitMetrics;
@@ -118,20 +118,26 @@ fn store(view: &View) -> Option<StoreNumbers> {
                 gateways: config.gateways,
             }))
         }
-        (Counters::Shared(shared), _) => Some(StoreNumbers::Memcached(memcached_store(shared.health()))),
+        (Counters::Shared(shared), config::Store::Shared(config)) => {
+            let numbers = shared_store(shared.health());
+            Some(match config.software {
+                Software::Memcached => StoreNumbers::Memcached(numbers),
+                Software::Valkey(_) => StoreNumbers::Valkey(numbers),
+            })
+        }
         // A reload is changing the store.
-        (Counters::Memory(_), config::Store::Memcached(_)) => None,
+        (Counters::Memory(_), config::Store::Shared(_)) | (Counters::Shared(_), config::Store::Memory { .. }) => None,
     }
 }
 
-fn memcached_store(health: &Health) -> MemcachedNumbers {
-    let servers = health.servers.iter().map(|server| MemcachedServer {
+fn shared_store(health: &Health) -> SharedNumbers {
+    let servers = health.servers.iter().map(|server| StoreServer {
         server: server.address.clone(),
         up: server.is_up(),
         clock_skew_seconds: server.skew(),
         evictions: server.evictions(),
     });
-    MemcachedNumbers {
+    SharedNumbers {
         servers: servers.collect(),
         round_trips: health.round_trips.get(),
         errors: health.errors.count(),

@@ -106,7 +106,7 @@ impl<T: Default> PerWorker<T> {
 /// adds to it, as to a [`Counter`]; any thread may read it.
 ///
 /// A decision says how much of a quota is left, so one division and some comparisons show how full keys are. A search for
-/// the fullest key in the store would visit all cells, and Memcached cannot be searched. The key is not kept, because
+/// the fullest key in the store would visit all cells, and servers cannot be searched. The key is not kept, because
 /// metrics name no keys.
 #[derive(Debug, Default)]
 pub struct Peak {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Readiness {
     /// An operator wants load balancers to send no requests.
     pub draining: AtomicBool,
+    /// Load balancers were told once that it is ready. What servers of the store refuse later is no reason to stop all gateways.
+    pub was_ready: AtomicBool,
     /// The gateway is stopping, so it accepts no new requests.
     pub stopping: AtomicBool,
 }

@@ -96,6 +96,8 @@ pub struct DecisionDetails<'a> {
     pub refused_by: Option<&'a str>,
     /// When the store was asked, and when it answered; `None` if it did not answer.
     pub exchanges: &'a [(Time, Option<Time>)],
+    /// What runs on the servers of the store.
+    pub store: &'static str,
 }
 
 pub struct RequestEnding {
@@ -168,7 +170,7 @@ impl RequestSpans {
     }
 
     pub fn decided(&self, decision: DecisionDetails<'_>) {
-        let DecisionDetails { begun, ended, limits, decision, refused_by, exchanges } = decision;
+        let DecisionDetails { begun, ended, limits, decision, refused_by, exchanges, store } = decision;
         let mut attributes =
             vec![("gateway.limits", AttributeValue::Texts(limits)), ("gateway.decision", text(decision))];
         attributes.extend(refused_by.map(|limit| ("gateway.limit", text(limit))));
@@ -178,7 +180,7 @@ impl RequestSpans {
         for (asked, answered) in exchanges {
             let until = answered.unwrap_or(ended);
             let span = self.span("store exchange", SpanKind::Client, *asked, until);
-            let mut attributes = vec![("db.system.name", text("memcached"))];
+            let mut attributes = vec![("db.system.name", text(store))];
             attributes.extend(answered.is_none().then(|| ("error.type", text("unavailable"))));
             self.add(Span { parent, attributes, is_error: answered.is_none(), ..span });
         }

@@ -42,7 +42,7 @@ pub use report::Report;
 /// Requests that are read before the first decision, to learn what the log has.
 const LOOK_AHEAD: usize = 100_000;
 
-/// For counters in place of those in Memcached: more keys than a log is likely to have.
+/// For counters in place of those on servers: more keys than a log is likely to have.
 const MAX_KEYS: usize = 8 << 20;
 /// In bytes, for these counters.
 const MAX_MEMORY: usize = 2 << 30;
@@ -181,7 +181,7 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
 fn store(config: &config::Store) -> Store {
     let memory = match config {
         config::Store::Memory { max_keys, max_memory, .. } => Memory::new(*max_keys, *max_memory),
-        config::Store::Memcached(_) => Memory::new(MAX_KEYS, MAX_MEMORY),
+        config::Store::Shared(_) => Memory::new(MAX_KEYS, MAX_MEMORY),
     };
     Store::from(memory).simulated()
 }

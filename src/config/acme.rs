@@ -98,8 +98,8 @@ tables! {
         external_account_id: () = text() => "kid-1";
         /// The key of `external_account_id` in base64url, as the authority shows it; also `"file:PATH"` or `"env:NAME"`.
         external_account_key: () = text() => "env:ACME_EAB_KEY";
-        /// The secret with which gateways sign the answers that they leave for each other in Memcached: at least 16
-        /// characters, also `"file:PATH"` or `"env:NAME"`. Gateways that share a `--state-dir` need none
+        /// The secret with which gateways sign the answers that they leave for each other on the servers of the store: at
+        /// least 16 characters, also `"file:PATH"` or `"env:NAME"`. Gateways that share a `--state-dir` need none
         /// (docs/memcached.md).
         challenge_secret: () = text() => "env:CHALLENGE_SECRET";
     }

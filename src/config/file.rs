@@ -126,7 +126,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let log = log::read(root.table_or_empty(&root::log));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
     let tracing = root.table(&root::tracing).and_then(|section| tracing::read(section, &system));
-    let store = store::read(root.table_or_empty(&root::store));
+    let store = store::read(root.table_or_empty(&root::store), &system);
     let named = |key, title| root.field(key).and_then(|field| field.entries(title)).unwrap_or_default();
     let upstreams = named(&root::upstreams, "[upstreams.NAME]");
     let jwts = named(&root::jwt, "[jwt.NAME]");

@@ -1,13 +1,16 @@
 //! `[store]`: where counters live.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::kinds::{flag, number, shaped, size, text, wait, words};
+use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
 use super::report::quoted;
-use super::values;
+use super::upstream::{self, UpstreamTls};
+use super::{secret, values};
 
 /// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
@@ -27,7 +30,7 @@ pub enum Store {
         /// `None` if no other gateway counts the same keys.
         share: Option<Share>,
     },
-    Memcached(SharedStore),
+    Shared(SharedStore),
 }
 
 /// How many gateways share the limits, each with its own counters. Each enforces its part of every rate.
@@ -44,7 +47,7 @@ impl Store {
     pub fn on_error(&self) -> OnError {
         match self {
             Self::Memory { .. } => OnError::Allow,
-            Self::Memcached(memcached) => memcached.on_error,
+            Self::Shared(shared) => shared.on_error,
         }
     }
 
@@ -52,7 +55,7 @@ impl Store {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Memory { .. } => "memory",
-            Self::Memcached(_) => "memcached",
+            Self::Shared(shared) => shared.software.word(),
         }
     }
 
@@ -60,7 +63,7 @@ impl Store {
     pub fn first_counts(&self) -> &'static str {
         match self {
             Self::Memory { .. } => "begin at 0",
-            Self::Memcached(_) => "continue with what it has counted",
+            Self::Shared(_) => "continue with what it has counted",
         }
     }
 
@@ -68,7 +71,7 @@ impl Store {
     pub fn share(&self) -> Option<&Share> {
         match self {
             Self::Memory { share, .. } => share.as_ref(),
-            Self::Memcached(_) => None,
+            Self::Shared(_) => None,
         }
     }
 
@@ -84,23 +87,101 @@ impl Store {
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Memory { .. }, Self::Memory { .. }) => true,
-            (Self::Memcached(memcached), Self::Memcached(other)) => memcached == other,
-            (Self::Memory { .. }, Self::Memcached(_)) | (Self::Memcached(_), Self::Memory { .. }) => false,
+            (Self::Shared(shared), Self::Shared(other)) => shared == other,
+            (Self::Memory { .. }, Self::Shared(_)) | (Self::Shared(_), Self::Memory { .. }) => false,
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedStore {
+    pub software: Software,
     /// `host:port`, at least one.
     pub servers: Vec<String>,
     /// The first part of every key: 1 to 64 printable characters without spaces.
     pub prefix: String,
-    /// The longest time that a request waits for Memcached.
+    /// The longest time that a request waits for a server.
     pub timeout: Duration,
     pub on_error: OnError,
-    /// Whether an admission waits until Memcached has confirmed it.
+    /// Whether an admission waits until the server has confirmed it.
     pub strict: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreType {
+    Memory,
+    Memcached,
+    Valkey,
+}
+
+/// What the servers of a shared store run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Software {
+    Memcached,
+    /// Valkey or Redis.
+    Valkey(Login),
+}
+
+/// As whom, and how, the gateway speaks to a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Login {
+    /// Empty for the default user.
+    pub username: String,
+    /// Empty if there is none.
+    pub password: Password,
+    pub database: u16,
+    pub tls: Option<Box<UpstreamTls>>,
+}
+
+/// Nothing shows it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Software {
+    /// As users know it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memcached => "Memcached",
+            Self::Valkey(_) => "Valkey",
+        }
+    }
+
+    /// The port of servers for which none is given.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Memcached => 11_211,
+            Self::Valkey(_) => 6379,
+        }
+    }
+
+    /// Whether a server may be a cluster, which keeps together the keys that have the same text in braces.
+    pub fn has_slots(&self) -> bool {
+        matches!(self, Self::Valkey(_))
+    }
+
+    /// As `type` spells it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Memcached => "memcached",
+            Self::Valkey(_) => "valkey",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,8 +197,12 @@ pub enum OnError {
 tables! {
     /// Where the gateway keeps its counters.
     keys {
-        /// Keeps counters in this process, or in Memcached, where any number of gateways share them (docs/memcached.md).
-        r#type: bool = words(&[("memory", false), ("memcached", true)]), "memory";
+        /// Keeps counters in this process, or on servers of Memcached (docs/memcached.md) or of Valkey or Redis
+        /// (docs/valkey.md), where any number of gateways share them.
+        r#type: StoreType = words(&[
+            ("memory", StoreType::Memory), ("memcached", StoreType::Memcached), ("valkey", StoreType::Valkey),
+            ("redis", StoreType::Valkey),
+        ]), "memory";
         /// For `"memory"`: the maximum number of keys; the gateway drops the least recently used ones.
         max_keys: usize = number(1, 1_000_000_000).at_start(), 1_000_000;
         /// For `"memory"`: the maximum memory for the counters.
@@ -129,66 +214,104 @@ tables! {
         /// name. Each gateway enforces its part of every rate (docs/scale.md).
         share: () = shaped(Shape::Or(&[Shape::Number(1, MOST_GATEWAYS), Shape::Pattern("^dns:.+$")]))
             => "dns:gateways.internal";
-        /// For `"memcached"`: its servers, at least one.
+        /// For shared stores: the servers, at least one; keys are spread over them.
         servers: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:11211"];
-        /// For `"memcached"`: the first part of every key.
+        /// For `"valkey"`: the user as whom the gateway speaks to the servers (ACL); by default the default user.
+        username: () = text() => "gateway";
+        /// For `"valkey"`: the password; also `"file:PATH"` or `"env:NAME"`.
+        password: () = text() => "file:valkey-password";
+        /// For `"valkey"`: the number of the database.
+        database: u16 = number(0, 65_535), 0;
+        /// For `"valkey"`: TLS to the servers.
+        tls: () = shaped(Shape::Table(&upstream::tls_keys::TABLE));
+        /// For shared stores: the first part of every key.
         prefix: () = text(), "gw";
-        /// For `"memcached"`: the longest time that a request waits for it.
+        /// For shared stores: the longest time that a request waits for a server.
         timeout: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(10)), "25ms";
-        /// For `"memcached"`: what happens while it is away: `"local"` counts requests in this process, `"allow"` lets them
+        /// For shared stores: what happens while a server is away: `"local"` counts requests in this process, `"allow"` lets them
         /// pass uncounted, `"reject"` answers 503.
         on_error: OnError =
             words(&[("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)]), "local";
-        /// For `"memcached"`: confirms each admission first, so that several gateways together never exceed the limit.
+        /// For shared stores: confirms each admission first, so that several gateways together never exceed the limit.
         strict: bool = flag(), false;
     }
 }
 
 /// Without the section, counters live in this process.
-pub(super) fn read(section: Section<'_>) -> Store {
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
     let field = section.field(&keys::r#type);
-    let is_shared = section.read(&keys::r#type);
+    let kind = section.read(&keys::r#type);
+    // It is hidden even where it does not belong.
+    let password = section.field(&keys::password).and_then(|field| secret::read(&field, "password"));
     if section.given(&keys::r#type).is_none() && field.is_some() {
         // Without a valid type, nobody knows which keys are allowed.
         let (max_keys, max_memory) = (section.read(&keys::max_keys), section.read(&keys::max_memory));
         return Store::Memory { max_keys, max_memory, snapshot: None, share: None };
     }
-    let store = if is_shared {
-        let of_memory = [keys::max_keys.name, keys::max_memory.name, keys::snapshot.name];
-        section.misplaced(&of_memory, "`type = \"memory\"`", "remove it: Memcached has its own memory");
-        let help = "remove it: gateways that use the same Memcached count together";
-        section.misplaced(&[keys::share.name], "`type = \"memory\"`", help);
-        Store::Memcached(memcached(&section))
-    } else {
-        let of_memcached =
-            [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
-        let help =
-            if field.is_some() { "remove it, or use that type" } else { "add type = \"memcached\", or remove it" };
-        section.misplaced(&of_memcached, "`type = \"memcached\"`", help);
-        let (max_keys, max_memory) = (section.read(&keys::max_keys), section.read(&keys::max_memory));
-        let snapshot = section.field(&keys::snapshot).and_then(|field| {
-            let name = field.text().filter(|name| !name.is_empty());
-            name.and_then(|name| field.path(name))
-        });
-        let share = section.field(&keys::share).and_then(|field| share(&field));
-        Store::Memory { max_keys, max_memory, snapshot, share }
+    let add = |word: &str| match &field {
+        Some(_) => "remove it, or use that type".to_owned(),
+        None => format!("add type = \"{word}\", or remove it"),
+    };
+    if kind != StoreType::Valkey {
+        let of_valkey = [keys::username.name, keys::password.name, keys::database.name, keys::tls.name];
+        section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
+    }
+    let store = match kind {
+        StoreType::Memory => {
+            let of_shared =
+                [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
+            let owner = "`type = \"memcached\"` and `type = \"valkey\"`";
+            section.misplaced(&of_shared, owner, &add("memcached"));
+            memory(&section)
+        }
+        StoreType::Memcached => Store::Shared(shared(&section, Software::Memcached)),
+        StoreType::Valkey => Store::Shared(shared(&section, Software::Valkey(login(&section, password, system)))),
     };
     section.close();
     store
 }
 
-fn memcached(section: &Section<'_>) -> SharedStore {
-    let help = format!("add the addresses of Memcached: servers = {}", keys::servers.example);
+fn memory(section: &Section<'_>) -> Store {
+    let (max_keys, max_memory) = (section.read(&keys::max_keys), section.read(&keys::max_memory));
+    let snapshot = section.field(&keys::snapshot).and_then(|field| {
+        let name = field.text().filter(|name| !name.is_empty());
+        name.and_then(|name| field.path(name))
+    });
+    let share = section.field(&keys::share).and_then(|field| share(&field));
+    Store::Memory { max_keys, max_memory, snapshot, share }
+}
+
+fn shared(section: &Section<'_>, software: Software) -> SharedStore {
+    let name = software.name();
+    let of_memory = [keys::max_keys.name, keys::max_memory.name, keys::snapshot.name];
+    section.misplaced(&of_memory, "`type = \"memory\"`", &format!("remove it: {name} has its own memory"));
+    let help = format!("remove it: gateways that use the same {name} count together");
+    section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
+    let port = software.port();
+    let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
     let servers = section.required(&keys::servers, &help).and_then(|field| field.list(&keys::servers));
-    let servers = servers.into_iter().flatten().filter_map(|field| Some((field.parse(server)?, field)));
+    let servers = servers.into_iter().flatten();
+    let servers = servers.filter_map(|field| Some((field.parse(|text| server(text, port))?, field)));
     let servers: Vec<_> = servers.collect();
     report_repeated(&servers, "this server", "keys are spread evenly over the servers: list each of them once");
     SharedStore {
         servers: servers.into_iter().map(|(server, _)| server).collect(),
-        prefix: section.read_as(&keys::prefix, |field| field.parse(prefix)),
+        prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, &software))),
+        software,
         timeout: section.read(&keys::timeout),
         on_error: section.read(&keys::on_error),
         strict: section.read(&keys::strict),
+    }
+}
+
+fn login(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
+    let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
+    let tls = section.table(&keys::tls).zip(section.field(&keys::servers));
+    Login {
+        username: username.unwrap_or_default(),
+        password: Password::new(password.unwrap_or_default()),
+        database: section.read(&keys::database),
+        tls: tls.and_then(|(section, servers)| upstream::read_tls(Some(section), &servers, system)).map(Box::new),
     }
 }
 
@@ -212,20 +335,24 @@ fn share(field: &Field<'_>) -> Option<Share> {
     })
 }
 
-fn prefix(text: &str) -> Result<String, Wrong> {
-    if (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(text.to_owned());
+fn prefix(text: &str, software: &Software) -> Result<String, Wrong> {
+    if !(1..=64).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
+        return Err(Wrong::new("this is not a prefix for keys", help));
     }
-    let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
-    Err(Wrong::new("this is not a prefix for keys", help))
+    if software.has_slots() && text.contains(['{', '}']) {
+        let help = "what is in braces decides in which slot of a cluster a key is";
+        return Err(Wrong::new("a prefix for keys of Valkey has no braces", help));
+    }
+    Ok(text.to_owned())
 }
 
-/// A server of the store; without a port, the default port is added.
-fn server(text: &str) -> Result<String, Wrong> {
+/// A server of the store; without a port, this one is added.
+fn server(text: &str, port: u16) -> Result<String, Wrong> {
     if text.contains("://") {
         return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
     }
-    let (host, port) = values::authority(text, 11_211)?;
+    let (host, port) = values::authority(text, port)?;
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
@@ -235,8 +362,8 @@ mod tests {
 
     #[test]
     fn adds_the_default_port() {
-        assert_eq!(server("cache").unwrap(), "cache:11211");
-        assert_eq!(server("[::1]").unwrap(), "[::1]:11211");
-        assert_eq!(server("10.0.0.1:11212").unwrap(), "10.0.0.1:11212");
+        assert_eq!(server("cache", 11_211).unwrap(), "cache:11211");
+        assert_eq!(server("[::1]", 11_211).unwrap(), "[::1]:11211");
+        assert_eq!(server("10.0.0.1:11212", 6379).unwrap(), "10.0.0.1:11212");
     }
 }

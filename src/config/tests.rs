@@ -250,7 +250,7 @@ fn everything_is_read() {
     assert_eq!(config.server.paths, paths);
     assert_eq!(config.log.level, ::tracing::Level::DEBUG);
     assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9901");
-    let Store::Memcached(store) = config.store else { panic!("not memcached") };
+    let Store::Shared(store) = config.store else { panic!("not memcached") };
     assert_eq!(store.servers, ["10.0.0.1:11211", "cache-2:11211"]);
     assert_eq!(store.on_error, OnError::Reject);
     assert_eq!(config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect::<Vec<_>>(), ["zeta", "echo"]);

@@ -14,6 +14,8 @@ use super::values::named_section;
 pub use resilience::{AdaptiveBounds, Ejection, HealthCheck, Overload, Retry};
 pub use server::{Address, UpstreamServer, UpstreamTls};
 
+pub(super) use server::{read_tls, tls as tls_keys};
+
 use resilience::{ejection, health_check, overload, retry};
 
 const MOST_IN_FLIGHT: u64 = 1 << 20;
@@ -213,7 +215,7 @@ fn tls(
         let help = "write the URLs of its servers with https://, or remove this section";
         section.source.report(section.key_span(keys::tls.name), "no server of this upstream uses TLS", help);
     }
-    if own.is_some() || has_https { server::read_tls(own, listed?, system) } else { None }
+    if own.is_some() || has_https { read_tls(own, listed?, system) } else { None }
 }
 
 /// The version; `Some(None)` for `false`.

@@ -74,6 +74,7 @@ fn span(
         decision: name(decision),
         refused_by: refused_by.map(|limit| limit.name.as_str()),
         exchanges: &state.exchanges,
+        store: state.reservations.store_name(),
     });
 }
 

@@ -262,7 +262,7 @@ impl RouteLimit {
     }
 }
 
-/// With the memory store the result is ready at once unless the request is held. With Memcached it takes as long as the store
+/// With the memory store the result is ready at once unless the request is held. With a shared one it takes as long as the store
 /// takes to answer. If the request is refused, its charges from before its body was read are given back.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     if input.limits.is_empty() {

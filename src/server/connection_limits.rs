@@ -25,7 +25,7 @@ use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
 
-/// File handles for the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
+/// File handles for the log, configuration files, connections to the store, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
 /// File handles for each worker: those of its runtime, and an accepted connection that waits for a place.
 const EACH_WORKER: u64 = 8;

@@ -255,7 +255,7 @@ impl AcmeSources {
     /// Puts this source in force, instead of the previous one. Gateways that share a store answer challenges for each other.
     pub fn apply(&self, source: Option<Arc<AcmeSource>>, store: &Store) {
         let notes = match (store, &source) {
-            (Store::Memcached(config), Some(source)) => {
+            (Store::Shared(config), Some(source)) => {
                 let (secret, folder) = (source.acme.challenge_secret, source.folder.clone());
                 Some(Arc::new(SharedAnswers::new(config, secret, folder)))
             }

@@ -18,9 +18,12 @@ mod mailbox;
 mod coordinator;
 mod link;
 mod engine;
+mod connection;
+mod notes;
 mod driver;
 pub mod simulation;
 pub mod memcached;
+pub mod valkey;
 
 use std::sync::Arc;
 use std::{io, thread};
@@ -34,15 +37,18 @@ use super::plan::{AskPlan, AskTerms};
 use super::{Answer, Ask, Away, Demand, KeyUsage, LimitChanges, Reply, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{self, OnError, Role};
+use crate::config::{self, OnError, Role, Software};
 use crate::limit::Limit;
 
 use driver::Setup;
 use mailbox::{Inspection, Mailboxes, Message, PendingDecision, Reload, Settlement, Task};
+use memcached::Memcached;
 use protocol::Protocol;
 use refusals::RefusalCache;
+use valkey::Valkey;
 
 pub use health::{Health, Server};
+pub use notes::Notes;
 
 /// Microseconds for which a refusal is remembered if counters shrink: other gateways may give back the charges behind it.
 const BRIEFLY: u64 = 20_000;
@@ -55,6 +61,14 @@ pub struct Shared {
     done: watch::Receiver<()>,
     /// Dropping it ends the thread that asks servers for statistics.
     _probing: std::sync::mpsc::Sender<()>,
+}
+
+/// What the servers of this store understand.
+fn protocol_of(config: &config::SharedStore) -> Arc<dyn Protocol> {
+    match &config.software {
+        Software::Memcached => Arc::new(Memcached),
+        Software::Valkey(login) => Arc::new(Valkey::new(login.clone(), &config.prefix)),
+    }
 }
 
 fn run(setup: Setup) {
@@ -200,10 +214,11 @@ impl Shared {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(config: &config::SharedStore, protocol: &'static dyn Protocol, workers: usize) -> io::Result<Self> {
-        let common = Common::new(config, protocol, workers);
+    pub fn start(config: &config::SharedStore, workers: usize) -> io::Result<Self> {
+        let protocol = protocol_of(config);
+        let common = Common::new(config, &*protocol, workers);
         let (done, is_done) = watch::channel(());
-        let setup = Setup { config: config.clone(), protocol, common: common.clone(), _done: done };
+        let setup = Setup { config: config.clone(), protocol: protocol.clone(), common: common.clone(), _done: done };
         let setup = if workers == 1 {
             Some(setup)
         } else {
@@ -213,7 +228,7 @@ impl Shared {
         let (probing, end) = std::sync::mpsc::channel();
         let probed = common.health.clone();
         let name = format!("{}-watch", protocol.name());
-        thread::Builder::new().name(name).spawn(move || health::watch(protocol, &probed, &end))?;
+        thread::Builder::new().name(name).spawn(move || health::watch(&*protocol, &probed, &end))?;
         Ok(Self { common, setup: Mutex::new(setup), done: is_done, _probing: probing })
     }
 

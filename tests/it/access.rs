@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::harness::{Gateway, Upstream, both_stores, reply, until};
+use crate::harness::{Gateway, Upstream, every_store, reply, until};
 
 const LIMITS: &str = r#"
 [limits.few]
@@ -59,7 +59,7 @@ fn lines(gateway: &Gateway, count: usize) -> BTreeMap<String, Vec<Value>> {
 
 #[test]
 fn the_limit_that_refuses_is_named() {
-    both_stores(|store| {
+    every_store(|store| {
         let routes = [
             route("/few", "\"few\", \"fewer\""),
             route("/silent", "\"silent\""),
@@ -87,7 +87,7 @@ fn the_limit_that_refuses_is_named() {
 
 #[test]
 fn the_limits_that_would_have_refused_are_named() {
-    both_stores(|store| {
+    every_store(|store| {
         let routes = route("/tried", "\"trial\"") + &route("/both", "\"few\", \"trial\"");
         let gateway = Gateway::start(&format!("{store}{LIMITS}{routes}"));
         let mut client = gateway.client();
@@ -103,7 +103,7 @@ fn the_limits_that_would_have_refused_are_named() {
 
 #[test]
 fn the_time_for_which_a_request_was_held_is_logged() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{}", route("/slow", "\"slow\"")));
         let mut client = gateway.client();
         assert_eq!([client.get("/slow").status, client.get("/slow").status], [200; 2], "{store}");

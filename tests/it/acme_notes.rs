@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustls::ClientConfig;
 
 use crate::harness::acme::{AcmeMood, AcmeServer, everything, start};
-use crate::harness::{Gateway, Memcached, TlsClient, unix, until, unverified};
+use crate::harness::{Gateway, Memcached, TlsClient, Valkey, unix, until, unverified};
 
 const SECRET: &str = "challenge_secret = \"one that nobody guesses\"";
 
@@ -80,6 +80,24 @@ fn no_note_in_the_store_keeps_a_gateway_from_ordering() {
         until("there is a certificate", Duration::from_secs(30), || gateway.metric(ok) == Some(1.0));
         assert_eq!(note(&memcached, "a.test"), None, "it is taken back");
     }
+}
+
+#[test]
+fn notes_are_left_in_valkey_as_well() {
+    let (server, valkey) = (AcmeServer::start(), Valkey::start());
+    let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let rest = valkey.store_with("") + &everything();
+    server.set(AcmeMood::Looks);
+    let first = start(states[0].path(), &server.config(&["a.test"], SECRET, &rest));
+    server.wait_orders(1);
+    let note = || valkey.ask(&["GET", &note_name("a.test")]).pop();
+    until("the answer is left", Duration::from_secs(30), || note().is_some_and(|note| note.contains('.')));
+    let left: u64 = valkey.ask(&["TTL", &note_name("a.test")])[0].parse().unwrap();
+    assert!((1..=330).contains(&left), "{left}");
+    let second = start(states[1].path(), &server.config(&["a.test"], SECRET, &rest));
+    until("the second one answers", Duration::from_secs(30), || is_answered(&second, "a.test"));
+    assert_eq!(server.orders().len(), 1, "it waits for the first one");
+    drop(first);
 }
 
 #[test]

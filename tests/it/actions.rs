@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, both_stores, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Upstream, every_store, reply, until};
 
 fn limit(name: &str, rates: &str, rest: &str) -> String {
     format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [{rates}]\n{rest}\n")
@@ -31,7 +31,7 @@ fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> u64 {
 
 #[test]
 fn a_shadow_limit_reports_what_it_would_refuse() {
-    both_stores(|store| {
+    every_store(|store| {
         let (upstream, count) = counting();
         let limits = limit("real", "\"5/d\"", "") + &limit("trial", "\"2/d\"", "on_limit = \"shadow\"");
         let routes = upstream.everything() + "limits = [\"trial\", \"real\"]\n";
@@ -54,7 +54,7 @@ fn a_shadow_limit_reports_what_it_would_refuse() {
 
 #[test]
 fn a_silent_limit_answers_without_a_hint() {
-    both_stores(|store| {
+    every_store(|store| {
         let (upstream, count) = counting();
         let limits = limit("quiet", "\"2/d\"", "on_limit = \"silent\"")
             + &limit("words", "\"1/d\"", "on_limit = \"silent\"\nstatus = 202\nbody = \"accepted\"");
@@ -107,7 +107,7 @@ fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
 
 #[test]
 fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
-    both_stores(|store| {
+    every_store(|store| {
         let (gateway, _upstream) = delaying(store, "2/s burst 2", "max_delay = \"20s\"");
         let answers = ask_in_order(&gateway, 8, 2);
         assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
@@ -122,7 +122,7 @@ fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
 
 #[test]
 fn a_request_that_would_be_held_too_long_is_rejected_at_once() {
-    both_stores(|store| {
+    every_store(|store| {
         let (gateway, _upstream) = delaying(store, "1/m burst 1", "max_delay = \"10s\"");
         let mut client = gateway.client();
         assert_eq!(client.get("/").status, 200);
@@ -137,7 +137,7 @@ fn a_request_that_would_be_held_too_long_is_rejected_at_once() {
 
 #[test]
 fn no_more_than_max_delayed_requests_of_a_key_are_held() {
-    both_stores(|store| {
+    every_store(|store| {
         let (gateway, _upstream) = delaying(store, "1/2s burst 1", "max_delay = \"10s\"\nmax_delayed = 2");
         let answers = ask_in_order(&gateway, 6, 1);
         let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
@@ -149,7 +149,7 @@ fn no_more_than_max_delayed_requests_of_a_key_are_held() {
 
 #[test]
 fn a_client_that_goes_away_leaves_the_queue_at_once() {
-    both_stores(|store| {
+    every_store(|store| {
         let (gateway, upstream) = delaying(store, "1/4s burst 1", "max_delay = \"60s\"\nmax_delayed = 5");
         let held = || {
             let metrics = gateway.admin("/metrics");

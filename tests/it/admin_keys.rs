@@ -6,7 +6,7 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
-use crate::harness::{self, Client, Gateway, Memcached, Response, Signer, both_stores, limited, until};
+use crate::harness::{self, Client, Gateway, Memcached, Response, Signer, every_store, limited, until};
 
 fn call(gateway: &Gateway, method: &str, path: &str) -> Response {
     Client::connect(gateway.admin).call(format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
@@ -24,7 +24,7 @@ fn used(gateway: &Gateway, path: &str) -> Value {
 
 #[test]
 fn the_counters_of_a_key_are_shown_and_forgotten() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key | client-ip", "3/d", "")));
         let mut client = gateway.client();
         let mut ask = |name: &str| client.get_with("/", format!("x-api-key: {name}\r\n")).status;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Memcached, Response, both_stores, limited, unix, until};
+use crate::harness::{Client, Gateway, Memcached, Response, every_store, limited, unix, until};
 
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ fn count(gateway: &Gateway) -> Value {
 
 #[test]
 fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "2/d", "")));
         let mut client = gateway.client();
         assert_eq!([(); 3].map(|()| ask(&mut client, "customer-7")), [200, 200, 429]);
@@ -132,7 +132,7 @@ fn what_is_remembered_of_other_keys_stays() {
 
 #[test]
 fn an_override_ends_when_its_time_is_over() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "9/d", "")));
         let mut client = gateway.client();
         assert_eq!([(); 2].map(|()| ask(&mut client, "k")), [200; 2]);
@@ -157,7 +157,7 @@ fn an_override_ends_when_its_time_is_over() {
 
 #[test]
 fn counts_of_a_tier_are_carried_over_and_back() {
-    both_stores(|store| {
+    every_store(|store| {
         let tiers = "tier = \"header:x-plan\"\ntiers.big.rates = [\"50/2h\", \"50/d\"]";
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "9/d", tiers)));
         let mut client = gateway.client();

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::harness::{Client, Gateway, Upstream, both_stores, reply, run};
+use crate::harness::{Client, Gateway, Upstream, every_store, reply, run};
 
 /// `/PATH` for each source, under a limit of two a day.
 fn routes(up: &Upstream, sources: &[(&str, &str)]) -> String {
@@ -55,7 +55,7 @@ fn source_of(target: &str) -> &'static str {
 
 #[test]
 fn a_key_given_twice_is_refused_and_named() {
-    both_stores(|store| {
+    every_store(|store| {
         let up = Upstream::start(|_| reply(200, ""));
         let gateway = Gateway::start(&(store.to_owned() + &routes(&up, &SOURCES)));
         let mut client = gateway.client();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, Signer, both_stores, claims, key_set, until};
+use crate::harness::{Client, Gateway, Signer, claims, every_store, key_set, until};
 
 /// An issuer, a forger without its key, and a configuration with the issuer's keys.
 struct Issuer {
@@ -53,7 +53,7 @@ fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> Option<f64> {
 #[test]
 fn wrong_tokens_above_the_limit_of_their_address_are_not_verified() {
     let issuer = Issuer::new();
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = issuer.gateway(store, true, &format!("{PER_ADDRESS}{PER_USER}"), "\"per-user\", \"per-address\"");
         let client = &mut gateway.client();
         for left in (0..5).rev() {
@@ -84,7 +84,7 @@ fn a_wrong_token_is_not_verified_when_as_many_requests_are_held_as_may_be() {
     let issuer = Issuer::new();
     let per_address = "[limits.per-address]\nkey = \"client-ip\"\nrates = [\"2/m burst 1\"]\n\
                        strategy = \"token-bucket\"\non_limit = \"delay\"\nmax_delay = \"60s\"\nmax_delayed = 1\n";
-    both_stores(|store| {
+    every_store(|store| {
         let limits = format!("{per_address}{PER_USER}");
         let gateway = issuer.gateway(store, true, &limits, "\"per-user\", \"per-address\"");
         let client = &mut gateway.client();
@@ -103,7 +103,7 @@ fn a_wrong_token_is_not_verified_when_as_many_requests_are_held_as_may_be() {
 fn a_wrong_token_that_is_ignored_is_charged_whatever_other_limits_say() {
     let issuer = Issuer::new();
     let other = PER_USER.replace("jwt:sub", "jwt:sub | client-ip");
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = issuer.gateway(store, false, &format!("{PER_ADDRESS}{other}"), "\"per-user\", \"per-address\"");
         let client = &mut gateway.client();
         let statuses = [(); 5].map(|()| send(client, &issuer.forger, "eve").0);
@@ -120,7 +120,7 @@ fn a_wrong_token_that_is_ignored_is_charged_whatever_other_limits_say() {
 #[test]
 fn a_valid_token_is_charged_by_all_limits_or_by_none() {
     let issuer = Issuer::new();
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = issuer.gateway(store, true, &format!("{PER_ADDRESS}{PER_USER}"), "\"per-user\", \"per-address\"");
         let client = &mut gateway.client();
         // Signatures differ each time, so none of these tokens was seen before.

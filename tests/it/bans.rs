@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
 use crate::harness::{
-    Authority, Client, Gateway, Memcached, Response, TlsClient, Upstream, both_stores, limited, reply, run, until,
+    Authority, Client, Gateway, Memcached, Response, TlsClient, Upstream, every_store, limited, reply, run, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ fn ban(response: &Response) -> Option<u64> {
 
 #[test]
 fn the_refusal_that_is_one_too_many_begins_a_ban() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &banning(", for = \"1h\"")));
         let mut client = gateway.client();
         assert_eq!(ask(&mut client, "a").status, 200);
@@ -70,7 +70,7 @@ fn the_refusal_that_is_one_too_many_begins_a_ban() {
 
 #[test]
 fn a_banned_key_is_refused_whatever_its_rates_have_room_for_and_charged_to_no_limit() {
-    both_stores(|store| {
+    every_store(|store| {
         let text = store.to_owned()
             + "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"2/s\"]\nban = { after = 1, for = \"2s\", within = \"10s\" }\n\
                [limits.all]\nkey = \"global\"\nrates = [\"1000/d\"]\n\
@@ -94,7 +94,7 @@ fn a_banned_key_is_refused_whatever_its_rates_have_room_for_and_charged_to_no_li
 
 #[test]
 fn each_ban_that_follows_another_lasts_twice_as_long() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(
             &(store.to_owned() + &limited("client-ip", "1/s", "ban = { after = 1, for = \"1s\", max_for = \"2s\" }")),
         );
@@ -127,7 +127,7 @@ fn a_limit_may_forbid() {
 
 #[test]
 fn what_the_operator_sees_of_a_ban() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &banning("")));
         let mut client = gateway.client();
         assert_eq!(bans(&gateway), Vec::<Value>::new());
@@ -161,7 +161,7 @@ fn what_the_operator_sees_of_a_ban() {
 
 #[test]
 fn lifting_a_ban_forgets_the_refusals_and_the_doubling() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &banning("")));
         let mut client = gateway.client();
         for _ in 0..2 {
@@ -181,7 +181,7 @@ fn lifting_a_ban_forgets_the_refusals_and_the_doubling() {
 
 #[test]
 fn an_exemption_beats_a_ban_and_blocks_are_no_refusals() {
-    both_stores(|store| {
+    every_store(|store| {
         let overrides = "[[limits.l.overrides]]\nkeys = [\"friend\"]\nexempt = true\n\
                          [[limits.l.overrides]]\nkeys = [\"foe\"]\nblock = true\n";
         let text = banning("").replace("[[routes]]", &format!("{overrides}[[routes]]"));
@@ -272,7 +272,7 @@ fn all_gateways_know_of_a_ban_and_of_its_end() {
 
 #[test]
 fn of_many_requests_at_once_one_begins_a_ban() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &banning("")));
         let ask_often = || {
             let mut client = gateway.client();

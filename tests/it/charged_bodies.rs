@@ -8,7 +8,7 @@ use http::Request;
 use tokio::task::JoinSet;
 
 use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, Reaction, frame, headers, kind};
-use crate::harness::{Client, Gateway, both_stores, until};
+use crate::harness::{Client, Gateway, every_store, until};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -50,7 +50,7 @@ fn decisions(gateway: &Gateway, limit: &str) -> [Option<f64>; 3] {
 fn a_body_that_cannot_be_used_is_charged_to_its_address() {
     let large = format!(r#"{{"text": "{}", "model": "a", "model": "b"}}"#, "x".repeat(300_000));
     for body in [TWICE, &large] {
-        both_stores(|store| {
+        every_store(|store| {
             let gateway = Gateway::start(&limited(store, FIVE, TWO));
             // A refusal before the body was read closes the connection.
             let statuses = [(); 8].map(|()| post(&mut gateway.client(), body));
@@ -64,7 +64,7 @@ fn a_body_that_cannot_be_used_is_charged_to_its_address() {
 
 #[test]
 fn whatever_is_wrong_with_a_body_is_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::with_server("body_timeout = \"100ms\"", &limited(store, FIVE, TWO));
         assert_eq!(gateway.client().call(head(2_000_000)).status, 413, "{store}: it is too large");
         let chunk = format!("200000\r\n{}\r\n0\r\n\r\n", " ".repeat(0x20_0000));
@@ -89,7 +89,7 @@ fn whatever_is_wrong_with_a_body_is_charged() {
 
 #[test]
 fn a_request_without_the_key_in_its_body_is_charged_where_that_is_required() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&limited(store, FIVE, &format!("{TWO}\nmissing = \"reject\"")));
         let client = &mut gateway.client();
         let slow = (1..=2).map(|used| post_slowly(&gateway, &mut gateway.client(), "{ }", used));
@@ -100,7 +100,7 @@ fn a_request_without_the_key_in_its_body_is_charged_where_that_is_required() {
 
 #[test]
 fn what_a_limit_refuses_that_needs_the_body_is_given_back() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&limited(store, FIVE, TWO));
         let client = &mut gateway.client();
         let body = r#"{"model": "a"}"#;

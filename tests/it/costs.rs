@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Response, Upstream, both_stores, until};
+use crate::harness::{Client, Gateway, Response, Upstream, every_store, until};
 
 fn limit(rest: &str) -> String {
     format!("[limits.l]\nkey = \"global\"\nrates = [\"10/d\"]\n{rest}\n")
@@ -27,7 +27,7 @@ fn costly() -> Upstream {
 
 #[test]
 fn a_number_is_the_cost_of_every_request() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = costly();
         let gateway = Gateway::start(&format!("{store}{}{}", limit("cost = 4"), everything(&upstream)));
         let mut client = gateway.client();
@@ -39,7 +39,7 @@ fn a_number_is_the_cost_of_every_request() {
 
 #[test]
 fn a_request_header_states_the_cost() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = costly();
         let cost = "cost = { request_header = \"x-cost\" }";
         let gateway = Gateway::start(&format!("{store}{}{}", limit(cost), everything(&upstream)));
@@ -66,7 +66,7 @@ fn a_request_header_states_the_cost() {
 
 #[test]
 fn a_response_header_states_the_cost() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = costly();
         let cost = "cost = { response_header = \"x-cost\" }";
         let gateway = Gateway::start(&format!("{store}{}{}", limit(cost), everything(&upstream)));
@@ -88,7 +88,7 @@ fn a_response_header_states_the_cost() {
 
 #[test]
 fn a_client_that_goes_away_before_the_response_is_charged_one() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = Upstream::raw(|mut wire, _| while wire.head().is_ok_and(|head| head.is_some()) {});
         let cost = "cost = { response_header = \"x-cost\" }";
         let gateway = Gateway::start(&format!("{store}{}{}", limit(cost), everything(&upstream)));
@@ -118,7 +118,7 @@ fn login(client: &mut Client, password: &str) -> u16 {
 
 #[test]
 fn only_the_statuses_that_count_are_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = Upstream::start(|request| {
             let status = match request.headers.get("x-password") {
                 Some("right") => 200,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Request;
 
-use crate::harness::{Client, Gateway, Response, both_stores, over_http2, until};
+use crate::harness::{Client, Gateway, Response, every_store, over_http2, until};
 
 /// A gateway that only decides, and trusts 127.0.0.1.
 pub(crate) fn deciding(decisions: &str, rest: &str) -> Gateway {
@@ -36,7 +36,7 @@ fn remaining(response: &Response) -> &str {
 
 #[test]
 fn both_ways_to_ask_share_counters_and_refusals_are_those_of_the_proxy() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = deciding("", &format!("{store}{}", limit("2/d", "headers = \"both\"")));
         let mut asker = asker(&gateway);
         let first = asker.get_with("/any", forwarded("GET", "/a?b=c"));
@@ -197,7 +197,7 @@ path = "/*"
 respond = { status = 200 }
 limits = ["failures", "costs", "tokens"]
 "#;
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = deciding("", &format!("{store}{limits}"));
         let mut asker = asker(&gateway);
         let statuses = [(); 4].map(|()| asker.get_with("/", original("POST", "/")).status);

@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 
 use crate::harness::http2_server::read;
-use crate::harness::{Client, Gateway, both_stores, closed_port, until};
+use crate::harness::{Client, Gateway, closed_port, every_store, until};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -140,7 +140,7 @@ fn framed_bytes(flag: u8, message: &[u8]) -> Vec<u8> {
 
 #[test]
 fn all_descriptors_of_a_call_are_one_decision() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = limit("few", "descriptor:tenant", "[\"2/d\"]", "") + &limit("many", "global", "[\"5/d\"]", "");
         let rules = rule("tenant = \"*\"", "[\"few\"]") + &rule("any = \"*\"", "[\"many\"]");
         let gateway = deciding("", &format!("{rules}{store}{limits}"));
@@ -175,7 +175,7 @@ fn all_descriptors_of_a_call_are_one_decision() {
 
 #[test]
 fn a_call_says_what_it_costs() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = limit("cost", "descriptor:k", "[\"5/d\"]", "");
         let gateway = deciding("", &format!("{}{store}{limits}", rule("k = \"*\"", "[\"cost\"]")));
         let mut caller = Caller::connect(gateway.decisions());
@@ -199,7 +199,7 @@ fn a_call_says_what_it_costs() {
 
 #[test]
 fn a_counter_that_several_descriptors_name_is_charged_for_all() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = limit("l", "descriptor:k", "[\"5/d\"]", "");
         let rules = rule("k = \"*\", path = \"/a*\"", "[\"l\"]") + &rule("k = \"*\"", "[\"l\"]");
         let gateway = deciding("", &format!("{rules}{store}{limits}"));
@@ -450,7 +450,7 @@ fn delayed(gateway: &Gateway, limit: &str) -> f64 {
 
 #[test]
 fn a_call_that_is_given_up_while_it_is_held_stays_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let rules = rule("ip = \"*\"", "[\"slow\"]");
         let gateway = deciding("", &format!("{rules}{store}{}", limit("slow", "descriptor:ip", "[\"9/d\"]", HOLDING)));
         let mut caller = Caller::connect(gateway.decisions());
@@ -468,7 +468,7 @@ fn a_call_that_is_given_up_while_it_is_held_stays_charged() {
 
 #[test]
 fn a_call_that_is_given_up_while_it_is_delayed_is_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let delaying = "on_limit = \"delay\"\nmax_delay = \"5m\"\nmax_delayed = 10";
         let rules = rule("ip = \"*\"", "[\"l\"]");
         let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/4m\"]", delaying)));
@@ -518,7 +518,7 @@ fn a_hold_ends_before_envoy_stops_to_wait() {
 
 #[test]
 fn what_has_been_used_is_charged_in_full() {
-    both_stores(|store| {
+    every_store(|store| {
         let ban = "ban = { after = 2, within = \"1h\", for = \"1h\" }\non_limit = \"delay\"\nmax_delay = \"60s\"\n\
                    slow = { from = 0.1, up_to = \"60s\" }";
         let limits = limit("tokens", "descriptor:user", "[\"1000/d\"]", ban);

@@ -26,6 +26,7 @@ fn named_files() -> Authority {
     write("quotas.csv", "key,rates\npartner-7,500/s 50000000/month\nstolen-key,block\n");
     write("admin-token", "secret");
     write("origin", "secret");
+    write("valkey-password", "secret");
     write("tls/wild.ocsp", "a response");
     write("jwks.json", &key_set(&[&Signer::new(Algorithm::ES256, "a")]));
     authority

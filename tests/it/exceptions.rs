@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::harness::{Client, Gateway, both_stores};
+use crate::harness::{Client, Gateway, every_store};
 
 const ROUTES: &str = r#"
 [[routes]]
@@ -59,7 +59,7 @@ fn admitted(client: &mut Client, path: &str, fields: &str) -> usize {
 
 #[test]
 fn keys_get_the_first_override_that_matches() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
         let mut client = gateway.client();
         let cases = [
@@ -103,7 +103,7 @@ fn headers_state_the_rates_that_apply() {
 
 #[test]
 fn addresses_get_the_override_of_their_network() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
         let from = |ip: &str| Client::connect_from(ip.parse::<IpAddr>().unwrap(), gateway.http);
         assert_eq!(admitted(&mut from("127.0.0.2"), "/ip", ""), 3, "{store}");

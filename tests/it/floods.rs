@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Response, align, both_stores, limited, unix};
+use crate::harness::{Client, Gateway, Response, align, every_store, limited, unix};
 
 /// Without a log, so a request needs only its response.
 fn quiet(rest: &str) -> Gateway {
@@ -37,7 +37,7 @@ fn get(fields: &str) -> String {
 #[test]
 fn each_refusal_is_the_same_and_is_counted() {
     align_day();
-    both_stores(|store| {
+    every_store(|store| {
         for (name, start) in [("logged", Gateway::start as fn(&str) -> Gateway), ("quiet", quiet)] {
             let rest = limited(&format!("header:{name}"), "3/d", "headers = \"both\"");
             let gateway = start(&format!("{store}{rest}"));
@@ -127,7 +127,7 @@ fn the_date_and_the_wait_change_with_time() {
 #[test]
 fn other_requests_on_the_same_connection_are_not_affected() {
     align_day();
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = quiet(&format!("{store}{}", limited("header:k", "2/d", "")));
         let mut client = gateway.client();
         let (one, two) = (get("k: one\r\n"), get("k: two\r\n"));
@@ -214,7 +214,7 @@ mod alone {
 
     #[test]
     fn a_repeated_request_is_admitted_as_soon_as_a_different_one() {
-        both_stores(|store| {
+        every_store(|store| {
             let gateway = quiet(&format!("{store}{}", limited("header:k", "5/s", "")));
             let (mut same, mut other) = (gateway.client(), gateway.client());
             let (begun, mut admitted, mut count) = (Instant::now(), [0_u32; 2], 0);

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Upstream, both_stores, unix};
+use crate::harness::{Client, Gateway, Upstream, every_store, unix};
 
 /// How long clients hold back the end of a body. Longer than the windows of the limits.
 const HOLD: Duration = Duration::from_secs(4);
@@ -47,7 +47,7 @@ fn post(client: &mut Client, path: &str) -> u16 {
 
 #[test]
 fn a_body_that_is_held_back_lifts_no_limit() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &routes()));
         let held: Vec<Vec<Client>> =
             WAYS.iter().map(|(name, _)| (0..HELD).map(|_| begin(&gateway, name)).collect()).collect();
@@ -71,7 +71,7 @@ fn a_body_that_is_held_back_lifts_no_limit() {
 
 #[test]
 fn a_body_that_is_held_back_shortens_no_ban() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = "[limits.l]\nkey = \"json:/model\"\nrates = [\"1/d\"]\nban = { after = 1, for = \"10m\" }\n\
                       [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
         let gateway = Gateway::start(&(store.to_owned() + limits));
@@ -100,7 +100,7 @@ fn a_body_that_is_held_back_shortens_no_ban() {
 #[test]
 fn what_is_told_is_true_when_the_head_leaves() {
     const LASTS: u64 = 3;
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = Upstream::start(|_| {
             sleep(Duration::from_secs(LASTS));
             b"HTTP/1.1 200 OK\r\nX-Cost: 2\r\nContent-Length: 0\r\n\r\n".to_vec()

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Client, Gateway, both_stores, run};
+use crate::harness::{Client, Gateway, every_store, run};
 
 fn limited(key: &str, more: &str) -> String {
     format!(
@@ -21,7 +21,7 @@ fn three(client: &mut Client, fields: &str) -> [u16; 3] {
 
 #[test]
 fn clients_without_one_part_are_distinguished_by_the_others() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("[\"header:a\", \"client-ip\"]", "")));
         let (mut one, mut two) = (from(&gateway, "127.0.0.2"), from(&gateway, "127.0.0.3"));
         assert_eq!(three(&mut one, ""), [200, 200, 429], "{store}");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::harness::{Client, Gateway, both_stores, limited, run};
+use crate::harness::{Client, Gateway, every_store, limited, run};
 
 /// The digest of `real-2`, as `printf %s real-2 sha256sum` prints it.
 const DIGEST: &str = "a853d9256fbf40b1b341fe7690e97655471b5dd71f7683acb031f32e3c264408";
@@ -24,7 +24,7 @@ fn invented_keys_share_the_counter_of_their_address() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.txt");
     fs::write(&keys, format!("# partners\nreal-1\r\n\nsha256:{DIGEST}\n")).unwrap();
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &config("header:x-key | client-ip", &keys, "")));
         let from = |address: &str| Client::connect_from(address.parse().unwrap(), gateway.http);
         let (mut one, mut two) = (from("127.0.0.2"), from("127.0.0.3"));

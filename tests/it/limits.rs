@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Memcached, Response, align, both_stores, unix, until};
+use crate::harness::{Client, Gateway, Memcached, Response, align, every_store, unix, until};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -49,7 +49,7 @@ fn a_second_gateway_sees_what_the_first_admitted() {
 
 #[test]
 fn a_request_is_charged_to_all_limits_or_to_none() {
-    both_stores(|store| {
+    every_store(|store| {
         // Different names for each order: fresh counters in the memcached that both use.
         for (wide, names) in [("a", "\"a\", \"b\""), ("d", "\"c\", \"d\"")] {
             let limits = [limit("a", "\"10/d\""), limit("b", "\"2/d\""), limit("c", "\"2/d\""), limit("d", "\"10/d\"")];
@@ -65,7 +65,7 @@ fn a_request_is_charged_to_all_limits_or_to_none() {
 
 #[test]
 fn every_rate_of_a_limit_holds() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = limit("first", "\"2/h\", \"5/d\"") + &limit("second", "\"5/h\", \"3/d\"");
         let routes = route("first", "\"first\"") + &route("second", "\"second\"");
         let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
@@ -118,7 +118,7 @@ fn a_window_of_a_month_counts_in_memcached_too() {
 
 #[test]
 fn days_begin_at_midnight_of_their_zone() {
-    both_stores(|store| {
+    every_store(|store| {
         // Nine hours ahead of UTC all year.
         let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/day\", \"100/month\"]\ntimezone = \"Asia/Tokyo\"\n";
         let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
@@ -133,8 +133,8 @@ fn days_begin_at_midnight_of_their_zone() {
 }
 
 #[test]
-fn every_strategy_counts_over_http_in_both_stores() {
-    both_stores(|store| {
+fn every_strategy_counts_over_http_in_every_store() {
+    every_store(|store| {
         for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
             let limit = format!("[limits.{strategy}]\nkey = \"global\"\nrates = [\"5/h\"]\nstrategy = {strategy:?}\n");
             let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", &format!("{strategy:?}"))));
@@ -175,7 +175,7 @@ mod alone {
 
     #[test]
     fn a_burst_over_fifty_connections_gets_exactly_its_limit() {
-        both_stores(|store| {
+        every_store(|store| {
             let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/10s\"]\n";
             let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
             let clients = (0..50).map(|_| gateway.client()).collect();
@@ -203,7 +203,7 @@ mod alone {
 
     #[test]
     fn a_rejected_request_is_charged_nowhere() {
-        both_stores(|store| {
+        every_store(|store| {
             let gateway =
                 Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
             let mut client = gateway.client();
@@ -221,7 +221,7 @@ mod alone {
 
     #[test]
     fn retry_after_is_exact() {
-        both_stores(|store| {
+        every_store(|store| {
             for rate in ["1/2s", "7/3s", "10/4s"] {
                 let name = format!("l{}", &rate[..1]);
                 let gateway = Gateway::start(&format!(

@@ -174,6 +174,7 @@ mod upstream_http2;
 mod upstream_http2_clients;
 mod upstream_http2_frames;
 mod upstream_tls;
+mod valkey;
 mod warnings;
 mod watch;
 mod watching;

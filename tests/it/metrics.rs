@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    self, Authority, Gateway, Memcached, Signer, Upstream, both_stores, closed_port, limited, reply, until,
+    self, Authority, Gateway, Memcached, Signer, Upstream, Valkey, closed_port, every_store, limited, reply, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -59,12 +59,13 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
     promtool.wait_with_output().unwrap()
 }
 
-/// Gateways with everything: one counts in memory, the second in Memcached, and the third has its configuration from a
+/// Gateways with everything: one counts in memory, the second in Memcached, the third in Valkey, and the last has its configuration from a
 /// server, which now sends something wrong.
 struct Everything {
-    gateways: [Gateway; 3],
+    gateways: [Gateway; 4],
     _servers: [Upstream; 4],
     _memcached: Memcached,
+    _valkey: Valkey,
 }
 
 impl Everything {
@@ -97,9 +98,10 @@ impl Everything {
             plans.address(),
             up.address()
         );
-        let memcached = Memcached::start();
+        let (memcached, valkey) = (Memcached::start(), Valkey::start());
         let memory = "[store]\ntype = \"memory\"\nshare = 1\n".to_owned();
-        let [in_memory, shared] = [memory, memcached.store()].map(|store| {
+        let stores = [memory, memcached.store(), valkey.store_with("")];
+        let [in_memory, in_memcached, in_valkey] = stores.map(|store| {
             let gateway = Gateway::with_server(&server, &format!("{store}{rest}"));
             let mut client = gateway.client();
             let statuses = ["/up", "/up", "/up", "/tokens", "/away", "/none"]
@@ -108,7 +110,8 @@ impl Everything {
             gateway
         });
         let (source, fetched) = Self::fetched();
-        Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, plans, source], _memcached: memcached }
+        let gateways = [in_memory, in_memcached, in_valkey, fetched];
+        Self { gateways, _servers: [issuer, up, plans, source], _memcached: memcached, _valkey: valkey }
     }
 
     fn fetched() -> (Upstream, Gateway) {
@@ -443,7 +446,7 @@ fn models_that_the_upstream_refuses_are_not_told_apart() {
 
 #[test]
 fn the_fullest_key_of_a_limit_is_shown_without_its_name() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "10/d", "")));
         let ratio = || gateway.metric("gateway_limit_fullest_key_ratio{limit=\"l\"}");
         assert_eq!(ratio(), Some(0.0));

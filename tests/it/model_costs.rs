@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::harness::{
-    Answer, Client, Event, Framing, Gateway, Memcached, ModelServer, Response, Used, both_stores, until,
+    Answer, Client, Event, Framing, Gateway, Memcached, ModelServer, Response, Used, every_store, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,7 +61,7 @@ fn chat(max_tokens: u64, stream: bool) -> Value {
 
 #[test]
 fn the_responses_of_all_providers_cost_what_they_say() {
-    both_stores(|store| {
+    every_store(|store| {
         let usage = Used { input: 70, cached: 20, output: 5 };
         let server = ModelServer::start(Answer { usage: Some(usage), ..Answer::default() });
         let weights = "input = 1, cached = 0.5, output = 10";
@@ -96,7 +96,7 @@ fn the_responses_of_all_providers_cost_what_they_say() {
 
 #[test]
 fn requests_side_by_side_pass_together_no_more_than_one_after_the_other() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer {
             usage: Some(Used { input: 3, cached: 0, output: 7 }),
             held_after: Some(0),
@@ -121,7 +121,7 @@ fn requests_side_by_side_pass_together_no_more_than_one_after_the_other() {
 
 #[test]
 fn a_failed_request_costs_nothing() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer { status: 400, ..Answer::default() });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 100, "", "")));
         for status in [400, 429, 500, 503] {
@@ -137,7 +137,7 @@ fn a_failed_request_costs_nothing() {
 
 #[test]
 fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer::text(3));
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         assert_eq!(call(&gateway, CHAT, &chat(100, true)).status, 200);
@@ -157,7 +157,7 @@ fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
 
 #[test]
 fn a_client_that_hangs_up_pays_for_what_has_passed() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer { held_after: Some(2), ..Answer::text(3) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         let mut client = gateway.client();
@@ -172,7 +172,7 @@ fn a_client_that_hangs_up_pays_for_what_has_passed() {
 
 #[test]
 fn streams_are_cut_exactly_where_there_is_no_room() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer { held_after: Some(0), ..Answer::text(30) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", "")));
         let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
@@ -198,7 +198,7 @@ fn streams_are_cut_exactly_where_there_is_no_room() {
 
 #[test]
 fn a_stream_is_settled_where_it_was_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let usage = Some(Used { input: 3, cached: 0, output: 7 });
         let server = ModelServer::start(Answer { usage, held_after: Some(2), ..Answer::text(3) });
         let size = "without_usage = \"size\"";
@@ -229,7 +229,7 @@ fn a_stream_is_settled_where_it_was_charged() {
 
 #[test]
 fn a_stream_asks_for_more_where_it_was_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer::text(30));
         let gateway =
             Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", &pool(150))));
@@ -417,7 +417,7 @@ fn streams_pass_as_they_come() {
 
 #[test]
 fn a_reload_or_a_reset_during_a_stream_loses_nothing() {
-    both_stores(|store| {
+    every_store(|store| {
         let answer =
             Answer { usage: Some(Used { input: 3, cached: 0, output: 7 }), held_after: Some(1), ..Answer::default() };
         let server = ModelServer::start(answer);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use crate::harness::{Answer, Client, Event, Gateway, ModelServer, Upstream, Used, both_stores, until};
+use crate::harness::{Answer, Client, Event, Gateway, ModelServer, Upstream, Used, every_store, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";
@@ -39,7 +39,7 @@ fn hang_up_after(mut client: Client, text: &str) {
 
 #[test]
 fn a_success_without_usage_costs_what_was_reserved_or_what_has_passed() {
-    both_stores(|store| {
+    every_store(|store| {
         let server = ModelServer::start(Answer::text(3));
         let gateway = Gateway::start(&format!("{store}{}", limited(&server.up.everything(), "input = 0", "")));
         for (key, stream, pieces, cost) in [("a", true, 3, 100), ("b", false, 3, 100), ("c", true, 30, 300)] {
@@ -64,7 +64,7 @@ fn a_success_without_usage_costs_what_was_reserved_or_what_has_passed() {
 
 #[test]
 fn a_complete_answer_whose_client_has_gone_costs_the_usage_that_follows() {
-    both_stores(|store| {
+    every_store(|store| {
         let usage = Some(Used { input: 700_000, cached: 0, output: 7 });
         let server = ModelServer::start(Answer { usage, held_after: Some(2), ..Answer::text(1) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server.up.everything(), "", "")));
@@ -132,7 +132,7 @@ fn what_responses_say_is_charged_however_they_end() {
     let answers: Vec<_> = cases.iter().map(|(status, kind, body, _)| whole(*status, kind, body)).collect();
     let up = Upstream::start(move |request| answers[request.target[1..].parse::<usize>().unwrap()].clone());
     let models = "[[limits.tokens.models]]\nmatch = \"large*\"\ninput = 20\noutput = 20";
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{}", limited(&up.everything(), "", models)));
         let settled = || {
             let count = gateway.metric("gateway_token_cost_settled_total{limit=\"tokens\"}").unwrap_or_default();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, both_stores, reply, run, run_json};
+use crate::harness::{Client, Gateway, Memcached, Upstream, every_store, reply, run, run_json};
 use crate::shared::{PATIENT, gateways};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -58,7 +58,7 @@ fn burst(gateways: &[Gateway], clients: usize, each: usize) -> usize {
 #[test]
 fn a_burst_gets_exactly_the_limit_and_its_pool() {
     for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
-        both_stores(|store| {
+        every_store(|store| {
             let how = format!("strategy = {strategy:?}");
             let config = own_and_pool(("30/d", &how), ("50/d", &how));
             let gateway = Gateway::start(&format!("{store}{config}"));
@@ -86,7 +86,7 @@ fn strict_gateways_get_exactly_the_limit_and_its_pool_together() {
 
 #[test]
 fn who_is_charged_and_who_has_room_first_is_told() {
-    both_stores(|store| {
+    every_store(|store| {
         // From the first request on.
         let fixed = "strategy = \"fixed-window\"";
         let config = own_and_pool(("2/d", fixed), ("3/h", fixed));
@@ -125,7 +125,7 @@ fn who_is_charged_and_who_has_room_first_is_told() {
 
 #[test]
 fn the_log_and_the_admin_api_say_what_overflows() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("1/d", ""), ("1/d", ""))));
         let mut client = gateway.client();
         assert_eq!(
@@ -174,7 +174,7 @@ fn each_overflow_is_one_exchange_at_most() {
 
 #[test]
 fn what_the_response_gives_back_is_given_back_to_the_pool() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = Upstream::start(|request| reply(if request.target.contains("/bad") { 401 } else { 200 }, ""));
         let counted = "count = { status = [\"401\"] }";
         let own = limit("own", "2/d", &format!("overflow = \"pool\"\n{counted}"));
@@ -191,7 +191,7 @@ fn what_the_response_gives_back_is_given_back_to_the_pool() {
 
 #[test]
 fn a_cost_above_the_limit_goes_to_the_pool_and_above_both_is_too_much() {
-    both_stores(|store| {
+    every_store(|store| {
         let costs = "cost = { request_header = \"x-cost\" }";
         let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("5/d", costs), ("20/d", ""))));
         let mut client = gateway.client();
@@ -203,7 +203,7 @@ fn a_cost_above_the_limit_goes_to_the_pool_and_above_both_is_too_much() {
 
 #[test]
 fn two_limits_with_one_pool_charge_it_once_and_so_does_one_of_the_route() {
-    both_stores(|store| {
+    every_store(|store| {
         let two =
             limit("a", "1/d", "overflow = \"pool\"\ncost = 1") + &limit("b", "3/d", "overflow = \"pool\"\ncost = 3");
         let pool = limit("pool", "10/d", "");
@@ -214,7 +214,7 @@ fn two_limits_with_one_pool_charge_it_once_and_so_does_one_of_the_route() {
         assert_eq!(statuses, [200, 200, 200, 200, 429], "three times 3 of 10, {store}");
         assert_eq!(all_decisions(&gateway, "a"), [("admitted", 1), ("rejected", 1), ("overflowed", 3)]);
     });
-    both_stores(|store| {
+    every_store(|store| {
         let named = format!("{ROUTE}limits = [\"pool\", \"own\"]\n");
         let own = limit("own", "2/d", "overflow = \"pool\"");
         let gateway = Gateway::start(&format!("{store}{own}{}{named}", limit("pool", "5/d", "")));
@@ -230,7 +230,7 @@ fn the_keys_of_the_pool_have_their_own_exceptions() {
     let overrides = "missing = \"skip\"\n[[limits.pool.overrides]]\nkeys = [\"free\"]\nexempt = true\n\
                      [[limits.pool.overrides]]\nkeys = [\"bad\"]\nblock = true\n\
                      [[limits.pool.overrides]]\nkeys = [\"rich\"]\nrates = [\"4/d\"]";
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("1/d", ""), ("2/d", overrides))));
         let passed = |own: &str, pool: &str| {
             let fields = format!("x-own: {own}\r\n{pool}");
@@ -251,7 +251,7 @@ fn the_keys_of_the_pool_have_their_own_exceptions() {
 
 #[test]
 fn a_limit_holds_or_is_silent_only_if_its_pool_is_full() {
-    both_stores(|store| {
+    every_store(|store| {
         let (upstream, count) = counting();
         let silent = limit("own", "1/d", "overflow = \"pool\"\non_limit = \"silent\"");
         let routes = upstream.everything() + "limits = [\"own\"]\n";
@@ -261,7 +261,7 @@ fn a_limit_holds_or_is_silent_only_if_its_pool_is_full() {
         assert_eq!(texts, ["from upstream", "from upstream", "from upstream", "", ""], "{store}");
         assert_eq!(count.load(Ordering::SeqCst), 3);
     });
-    both_stores(|store| {
+    every_store(|store| {
         let held = "on_limit = \"delay\"\nmax_delay = \"60s\"\nstrategy = \"token-bucket\"";
         let config = own_and_pool(("6/m burst 1", held), ("2/d", "strategy = \"fixed-window\""));
         let gateway = Gateway::start(&format!("{store}{config}"));
@@ -288,7 +288,7 @@ fn counting() -> (Upstream, Arc<AtomicUsize>) {
 
 #[test]
 fn a_reload_that_adds_or_removes_a_pool_loses_no_counts() {
-    both_stores(|store| {
+    every_store(|store| {
         let pool = |name: &str| limit("pool", "2/d", "").replace("limits.pool", &format!("limits.{name}"));
         let with = |name: &str| {
             format!(
@@ -363,7 +363,7 @@ fn tenants_share_a_pool_as_the_documentation_says() {
     fs::write(&tenants, "a\nb\nc\n").unwrap();
     // No request leaves a window of a day while this runs.
     let limits = limits.join("\n").replace("/m\"", "/d\"").replace("keys.txt", tenants.to_str().unwrap()) + "\n";
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{limits}{ROUTE}limits = [\"tenant\"]\n"));
         let passed = |tenant: &str, count: usize| {
             let (mut client, fields) = (gateway.client(), format!("x-tenant: {tenant}\r\n"));
@@ -381,7 +381,7 @@ fn tenants_share_a_pool_as_the_documentation_says() {
 fn strangers_share_a_counter_without_a_pool() {
     let known = tempfile::NamedTempFile::new().unwrap();
     fs::write(known.path(), "acme\n").unwrap();
-    both_stores(|store| {
+    every_store(|store| {
         for (name, key) in [("one", "\"header:x-tenant\""), ("two", "[\"header:x-tenant\", \"method\"]")] {
             let gateway = Gateway::start(&format!(
                 "{store}[limits.{name}]\nkey = {key}\nknown_keys = {:?}\nrates = [\"3/d\"]\noverflow = \"{name}-pool\"\n\

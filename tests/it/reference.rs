@@ -43,7 +43,7 @@ const TAIL: &str = "
 | patterns with `*` of a limit | 1 000 |
 | overrides of the admin API at the same time; the time of one | 10 000; 1 s to 31 days |
 | a file that the configuration names | 256 MiB |
-| names of limits, upstreams and captures; the prefix in Memcached | 64 characters |
+| names of limits, upstreams and captures; the prefix of keys in a shared store | 64 characters |
 | headers for a collector of traces | 16 |
 
 A larger value is an error, whose message contains the allowed range.

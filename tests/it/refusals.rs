@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::harness::{Gateway, Response, Upstream, both_stores, limited, reply};
+use crate::harness::{Gateway, Response, Upstream, every_store, limited, reply};
 
 #[track_caller]
 fn parameter(response: &Response, header: &str, name: &str) -> u64 {
@@ -28,7 +28,7 @@ fn the_size_of_a_bucket_is_stated_if_it_differs_from_the_rate() {
 
 #[test]
 fn a_refusal_states_what_is_left_and_what_the_request_costs() {
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "10/d", "cost = 4")));
         let mut client = gateway.client();
         assert_eq!([client.get("/").status, client.get("/").status], [200; 2]);
@@ -104,7 +104,7 @@ fn what_a_repeated_refusal_does_not_know_of_other_limits_is_not_reported() {
     let limits = [limit("few", "2/d", ""), limit("many", "1000/d", ""), limit("trial", "1000/d", shadow)];
     let over = limit("over", "1/d", shadow);
     let names = "[\"many\", \"trial\", \"over\", \"few\"]";
-    both_stores(|store| {
+    every_store(|store| {
         let gateway = Gateway::start(&format!(
             "{store}{}{over}[[routes]]\npath = \"/*\"\nlimits = {names}\nrespond = {{ status = 200 }}\n",
             limits.concat()
@@ -146,7 +146,7 @@ mod alone {
     #[test]
     fn a_client_that_obeys_retry_after_sends_at_the_rate() {
         let bucket = "strategy = \"token-bucket\"";
-        both_stores(|store| {
+        every_store(|store| {
             let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "20/s burst 1", bucket)));
             let mut client = gateway.client();
             let mut paused = Duration::ZERO;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{
-    Client, Gate, Gateway, Memcached, Response, Upstream, Wire, both_stores, closed_port, reply, until,
+    Client, Gate, Gateway, Memcached, Response, Upstream, Wire, closed_port, every_store, reply, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -327,7 +327,7 @@ fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
 
 #[test]
 fn a_client_that_breaks_off_its_body_is_charged() {
-    both_stores(|store| {
+    every_store(|store| {
         let upstream = logins(&Gate::opened());
         let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
         for tried in 1..=5 {
@@ -401,7 +401,7 @@ fn whatever_has_reached_an_upstream_and_got_no_answer_stays_charged() {
         },
     ];
     for Ending { name, request: (fields, body), keys: (keys, server), upstream } in endings {
-        both_stores(|store| {
+        every_store(|store| {
             let up = Upstream::raw(move |mut wire, _| {
                 if let Ok(Some(_)) = wire.head() {
                     upstream(&mut wire);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use socket2::SockRef;
 
-use crate::harness::{Client, Gateway, Upstream, both_stores, reply, until};
+use crate::harness::{Client, Gateway, Upstream, every_store, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: h\r\nX-Key: k\r\n\r\n";
 
@@ -51,7 +51,7 @@ fn reset(client: Client) {
 
 #[test]
 fn requests_are_held_in_proportion_and_leave_in_order() {
-    both_stores(|store| {
+    every_store(|store| {
         let (gateway, upstream) = serving(store, &limit("l", "slow = { from = 0.5, up_to = \"20s\" }"), "\"l\"");
         let begun: Vec<_> = (0..8).map(|before| sent(&gateway, before)).collect();
         let ends: Vec<_> = begun
@@ -93,7 +93,7 @@ fn one_that_would_be_held_shorter_waits_for_those_before_it() {
 
 #[test]
 fn no_request_is_held_below_nor_of_keys_and_limits_that_are_not_slowed() {
-    both_stores(|store| {
+    every_store(|store| {
         let slow = "slow = { from = 0.5, up_to = \"60s\" }\n";
         let exempt = "[[limits.l.overrides]]\nkeys = [\"free\"]\nexempt = true\n";
         let limits =
@@ -108,7 +108,7 @@ fn no_request_is_held_below_nor_of_keys_and_limits_that_are_not_slowed() {
 
 #[test]
 fn what_a_client_was_charged_that_goes_away_is_given_back() {
-    both_stores(|store| {
+    every_store(|store| {
         let slow = "slow = { from = 0.5, up_to = \"60s\" }\n";
         let limits = limit("l", slow) + &limit("other", "");
         let (gateway, upstream) = serving(store, &limits, "\"l\", \"other\"");
@@ -160,7 +160,7 @@ fn the_held_take_no_place_of_those_in_flight() {
 
 #[test]
 fn who_finds_no_place_after_the_hold_is_refused_and_charged_nothing() {
-    both_stores(|store| {
+    every_store(|store| {
         let (open, opened) = std::sync::mpsc::channel::<()>();
         let opened = std::sync::Mutex::new(opened);
         let upstream = Upstream::start(move |request| {
@@ -190,7 +190,7 @@ fn who_finds_no_place_after_the_hold_is_refused_and_charged_nothing() {
 
 #[test]
 fn a_pool_takes_at_once_what_a_slowed_limit_has_no_room_for() {
-    both_stores(|store| {
+    every_store(|store| {
         let slow = "slow = { from = 0.5, up_to = \"60s\" }\n";
         let limits = limit("l", &format!("{slow}overflow = \"pool\"\n")) + &limit("pool", slow);
         let (gateway, upstream) = serving(store, &limits, "\"l\"");
@@ -213,7 +213,7 @@ fn a_pool_takes_at_once_what_a_slowed_limit_has_no_room_for() {
 
 #[test]
 fn what_a_pool_was_charged_for_a_held_request_is_given_back_to_it() {
-    both_stores(|store| {
+    every_store(|store| {
         let six = limit("small", "overflow = \"pool\"\n").replace("10/h", "6/h");
         let limits = limit("l", "slow = { from = 0.5, up_to = \"60s\" }\n") + &six + &limit("pool", "");
         let (gateway, upstream) = serving(store, &limits, "\"l\", \"small\"");
@@ -232,7 +232,7 @@ fn what_a_pool_was_charged_for_a_held_request_is_given_back_to_it() {
 
 #[test]
 fn who_finds_no_place_is_refused_and_charged_nothing() {
-    both_stores(|store| {
+    every_store(|store| {
         let rest = "slow = { from = 0.5, up_to = \"60s\" }\nmax_delayed = 2\n";
         let (gateway, _upstream) = serving(store, &limit("l", rest), "\"l\"");
         let _held: Vec<_> = (0..8).map(|before| sent(&gateway, before)).collect();
@@ -263,7 +263,7 @@ fn the_longest_of_several_holds_counts_once() {
 
 #[test]
 fn one_that_has_waited_for_room_is_held_that_much_less() {
-    both_stores(|store| {
+    every_store(|store| {
         let limits = "[limits.l]\nkey = \"header:x-key\"\nrates = [\"1/4s burst 2\"]\nstrategy = \"token-bucket\"\n\
                       on_limit = \"delay\"\nmax_delay = \"60s\"\nslow = { from = 0.25, up_to = \"3s\" }\n";
         let (gateway, _upstream) = serving(store, limits, "\"l\"");

@@ -2,17 +2,18 @@
 //! no gateway reads any more.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, OnError, Role};
+use gateway::config::{self, Login, OnError, Role, Software};
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
 use gateway::store::{Answer, Ask, Away, KeyUsage, Reply, Reserved, Store};
 
-use crate::harness::{Memcached, unix, until};
+use crate::harness::{Memcached, Valkey, unix, until};
 
 pub(crate) const SECOND: u64 = 1_000_000;
 
@@ -42,13 +43,22 @@ impl Bench {
         Self::new(&config::Store::Memory { max_keys: 10_000, max_memory: 64 << 20, snapshot: None, share: None })
     }
 
+    pub(crate) fn valkey(server: &Valkey, strict: bool) -> Self {
+        Self::shared(Software::Valkey(Login::default()), server.address, strict, OnError::Reject)
+    }
+
     pub(crate) fn memcached(server: &Memcached, strict: bool) -> Self {
         Self::memcached_with(server, strict, OnError::Reject)
     }
 
     pub(crate) fn memcached_with(server: &Memcached, strict: bool, on_error: OnError) -> Self {
-        Self::new(&config::Store::Memcached(config::SharedStore {
-            servers: vec![server.address.to_string()],
+        Self::shared(Software::Memcached, server.address, strict, on_error)
+    }
+
+    fn shared(software: Software, address: SocketAddr, strict: bool, on_error: OnError) -> Self {
+        Self::new(&config::Store::Shared(config::SharedStore {
+            software,
+            servers: vec![address.to_string()],
             prefix: if strict { "strict" } else { "test" }.to_owned(),
             timeout: Duration::from_secs(5),
             on_error,
@@ -123,17 +133,20 @@ pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
 }
 
 pub(crate) fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
-    let server = Memcached::start();
+    let (server, valkey) = (Memcached::start(), Valkey::start());
     for (which, mut bench) in [
         ("memory", Bench::memory()),
         ("memcached", Bench::memcached(&server, false)),
         ("memcached, strictly", Bench::memcached(&server, true)),
+        ("valkey", Bench::valkey(&valkey, false)),
+        ("valkey, strictly", Bench::valkey(&valkey, true)),
     ] {
         for (name, rate) in strategies() {
             test(&mut bench, &format!("{which}, {name}"), &rate);
         }
     }
     assert!(server.stat("curr_items") > 0, "memcached was never asked");
+    assert!(valkey.stat("keyspace_misses") > 0, "Valkey was never asked");
 }
 
 #[test]
@@ -330,12 +343,20 @@ fn a_burst_from_many_threads_gets_exactly_what_is_allowed() {
     });
 }
 
+/// Runs the test with so many gateways on one server of each kind, for each strategy.
+fn together<const GATEWAYS: usize>(strict: bool, test: impl Fn(&[Bench; GATEWAYS], &str, &Rate)) {
+    let (memcached, valkey) = (Memcached::start(), Valkey::start());
+    let on_memcached = [(); GATEWAYS].map(|()| Bench::memcached(&memcached, strict));
+    let on_valkey = [(); GATEWAYS].map(|()| Bench::valkey(&valkey, strict));
+    for (which, benches) in [("memcached", on_memcached), ("valkey", on_valkey)] {
+        strategies().iter().for_each(|(name, rate)| test(&benches, &format!("{which}, {name}"), rate));
+    }
+}
+
 #[test]
-fn gateways_on_one_memcached_lose_nothing_of_each_other() {
-    let server = Memcached::start();
-    let benches = [Bench::memcached(&server, false), Bench::memcached(&server, false)];
-    for (name, rate) in strategies() {
-        let rate = raised(&rate, 500);
+fn gateways_on_one_server_lose_nothing_of_each_other() {
+    together::<2>(false, |benches, name, rate| {
+        let rate = raised(rate, 500);
         let (limit, key) = (limit("shared", &[rate]), Fingerprint::of(name.as_bytes()));
         let admitted: usize = thread::scope(|scope| {
             let burst = |at: usize| benches[at % 2].burst(&limit, key, 100, 0);
@@ -344,20 +365,18 @@ fn gateways_on_one_memcached_lose_nothing_of_each_other() {
         });
         assert_eq!(admitted, 400, "{name}: there was room for all");
         // All simultaneous writes are there in the end.
-        for bench in &benches {
+        for bench in benches {
             let look = Ask { cost: 0, ..Ask::new(&limit, key, 1) };
             let remaining = || bench.decide(&[look], 0)[0].remaining;
             until(&format!("{name}: all is counted"), Duration::from_secs(5), || remaining() == 100);
         }
-    }
+    });
 }
 
 #[test]
 fn strict_gateways_admit_together_what_one_would() {
-    let server = Memcached::start();
-    let benches = [(); 3].map(|()| Bench::memcached(&server, true));
-    for (name, rate) in strategies() {
-        let limits = [limit("strict", &[raised(&rate, 100)]), limit("wider", &["110/h".parse().unwrap()])];
+    together::<3>(true, |benches, name, rate| {
+        let limits = [limit("strict", &[raised(rate, 100)]), limit("wider", &["110/h".parse().unwrap()])];
         let keys = [name, "all"].map(|key| Fingerprint::of(format!("{name} {key}").as_bytes()));
         let both = [Ask::new(&limits[0], keys[0], 1), Ask { place: 1, ..Ask::new(&limits[1], keys[1], 1) }];
         let burst = |at: usize, asks: &[Ask<'_>]| {
@@ -374,7 +393,7 @@ fn strict_gateways_admit_together_what_one_would() {
             let look = Ask { cost: 0, ..Ask::new(&limits[1], keys[1], 1) };
             benches[0].decide(&[look], 0)[0].remaining == 10
         });
-    }
+    });
 }
 
 pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
@@ -386,9 +405,11 @@ pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
 }
 
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
-    let server = Memcached::start();
+    let (server, valkey) = (Memcached::start(), Valkey::start());
     let rate = rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
-    for mut bench in [Bench::memory(), Bench::memcached(&server, false), Bench::memcached(&server, true)] {
+    let strictly = [Bench::memcached(&server, true), Bench::valkey(&valkey, true)];
+    let others = [Bench::memory(), Bench::memcached(&server, false), Bench::valkey(&valkey, false)];
+    for mut bench in others.into_iter().chain(strictly) {
         let key = bench.key();
         test(&bench, &limit("published", std::slice::from_ref(&rate)), key);
     }

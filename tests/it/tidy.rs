@@ -210,7 +210,7 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["commands"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["config/overrides"]),
-        ("aws_lc_rs::digest", &["admin", "config/known_keys", "net/tls", "proxy/tunnel"]),
+        ("aws_lc_rs::digest", &["admin", "config/known_keys", "net/tls", "proxy/tunnel", "store/shared/valkey"]),
         ("x509_cert::", &["net/tls"]),
         ("rustls_native_certs::", &["net/tls"]),
         ("notify::", &["process"]),

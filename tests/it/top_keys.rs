@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, both_stores, limited, until};
+use crate::harness::{Client, Gateway, every_store, limited, until};
 
 fn limit(gateway: &Gateway, index: usize) -> Value {
     gateway.admin("/api/limits").json()["limits"][index].clone()
@@ -31,7 +31,7 @@ fn expected(list: &[(&str, u64)]) -> Vec<(String, u64)> {
 
 #[test]
 fn keys_are_counted_and_shown_in_full_if_the_file_says_so() {
-    both_stores(|store| {
+    every_store(|store| {
         let text = store.to_owned() + &limited("header:x-api-key", "3/d", "");
         let gateway = Gateway::with_admin("show_keys = true", &text);
         assert_eq!((&limit(&gateway, 0)["most_busy"], &limit(&gateway, 0)["most_refused"]), (&json!([]), &json!([])));

@@ -221,13 +221,13 @@ fn store(store: &Store, gateways: u64) -> Value {
             }),
             "gateways": share.is_some().then_some(gateways),
         }),
-        Store::Memcached(memcached) => json!({
-            "type": "memcached",
-            "servers": memcached.servers,
-            "prefix": memcached.prefix,
-            "timeout": span(memcached.timeout),
-            "on_error": memcached.on_error.word(),
-            "strict": memcached.strict,
+        Store::Shared(shared) => json!({
+            "type": shared.software.word(),
+            "servers": shared.servers,
+            "prefix": shared.prefix,
+            "timeout": span(shared.timeout),
+            "on_error": shared.on_error.word(),
+            "strict": shared.strict,
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics of the store: counters in memory, or the state of Memcached.
+//! Metrics of the store: counters in memory, or the state of the servers that gateways share.
 
 use prometheus::proto::MetricFamily;
 
@@ -66,7 +66,7 @@ fn keys(count: usize) -> MetricFamily {
 fn modes(modes: &[(&str, bool)]) -> MetricFamily {
     gauges(
         "gateway_store_mode",
-        "How decisions are made now, 1 for each that applies: memory; shared (a server of Memcached answers), and what \
+        "How decisions are made now, 1 for each that applies: memory; shared (a server answers), and what \
          on_error says (local, allow, reject) for the keys of servers that do not answer.",
         modes.iter().map(|(mode, applies)| gauge(usize::from(*applies), &[("mode", mode)])),
     )
@@ -84,37 +84,37 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
         keys(health.keys()),
         counted(
             "gateway_store_decisions_total",
-            "Decisions by counters in Memcached: more than round trips, because several can share one.",
+            "Decisions by counters on servers: more than round trips, because several can share one.",
             health.decisions.iter().map(Counter::get).sum(),
         ),
         counted(
             "gateway_store_round_trips_total",
-            "Exchanges with Memcached; one can serve many decisions.",
+            "Exchanges with servers; one can serve many decisions.",
             health.round_trips.get(),
         ),
         counted(
             "gateway_store_remembered_total",
-            "Refusals without asking Memcached, because an earlier one still held.",
+            "Refusals without asking a server, because an earlier one still held.",
             health.remembered.iter().map(Counter::get).sum(),
         ),
         counted(
             "gateway_store_errors_total",
-            "Exchanges with Memcached that failed in whole or in part, and attempts to connect that failed.",
+            "Exchanges with servers that failed in whole or in part, and attempts to connect that failed.",
             health.errors.count(),
         ),
         counted(
             "gateway_store_local_total",
-            "Decisions made from the last known counts, because Memcached did not answer.",
+            "Decisions made from the last known counts, because a server did not answer.",
             health.local.get(),
         ),
         counted(
             "gateway_store_lost_total",
-            "Known counters that were missing in Memcached: evicted, or lost in a restart.",
+            "Known counters that were missing on a server: evicted, or lost in a restart.",
             health.lost.get(),
         ),
         counted(
             "gateway_store_forgotten_total",
-            "Keys that had to make room before Memcached knew what was admitted for them.",
+            "Keys that had to make room before a server knew what was admitted for them.",
             health.forgotten.get(),
         ),
         servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
@@ -124,13 +124,13 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
             Server::skew,
         ),
         counters(
-            "gateway_store_memcached_evictions_total",
+            &format!("gateway_store_{}_evictions_total", health.name),
             "Items that the server has evicted for lack of memory; counters may be among them.",
             health.servers.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
         ),
         histograms(
             "gateway_store_round_trip_duration_seconds",
-            "How long exchanges with Memcached took.",
+            "How long exchanges with servers took.",
             [histogram(&latency, &[])],
         ),
     ]

@@ -68,18 +68,20 @@ class Tiles {
   }
 
   store(store, readings) {
-    if (store?.type === "memcached") {
+    const isShared = store?.servers !== undefined;
+    if (isShared) {
+      const name = store.type === "valkey" ? "Valkey" : "Memcached";
       const down = store.servers.filter((server) => !server.up).length;
       const [median] = readings.quantiles((reading) => reading.store?.round_trip_seconds, [0.5]);
       const up = `${store.servers.length - down} of ${store.servers.length} up`;
-      this.tile("store", down === 0 ? "Memcached" : "▲ Memcached", `${up}, median ${latency(median)}`);
+      this.tile("store", down === 0 ? name : `▲ ${name}`, `${up}, median ${latency(median)}`);
       setAttribute(byId("tile-store"), "data-alert", down === 0 ? null : "");
     } else if (store) {
       this.tile("store", "memory", `${count(store.keys)} keys, ${size(store.bytes)}`);
     }
     byId("tile-store")
       .querySelector(".big")
-      .classList.toggle("long", store?.type === "memcached");
+      .classList.toggle("long", isShared);
   }
 }
 

@@ -102,8 +102,9 @@ impl Notes<'_> {
                 replay.evicted()
             ));
         }
-        if matches!(config.store, Store::Memcached(_)) {
-            notes.push("the counters are in memory, as those of one gateway whose Memcached always answers".to_owned());
+        if let Store::Shared(shared) = &config.store {
+            let name = shared.software.name();
+            notes.push(format!("the counters are in memory, as those of one gateway whose {name} always answers"));
         }
         if config.store.share().is_some() {
             notes.push(

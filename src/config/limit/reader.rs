@@ -105,9 +105,9 @@ fn read_limit<'a>(
 
 /// How many gateways share the limit, as far as the file says; `None` if each has the whole rates.
 fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
-    if matches!(store, Store::Memcached(_)) {
-        let help = "remove it: gateways that use the same Memcached count together";
-        section.misplaced(&[limit::share.name], "limits of a store in memory", help);
+    if let Store::Shared(shared) = store {
+        let help = format!("remove it: gateways that use the same {} count together", shared.software.name());
+        section.misplaced(&[limit::share.name], "limits of a store in memory", &help);
         return Some(1);
     }
     section.read(&limit::share).then(|| store.fixed_gateways())
@@ -119,8 +119,8 @@ fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
     if let Some(rate) = rates.iter().find(|rate| rate.quota() < gateways) {
         let why =
             format!("admit {gateways} instead of \"{rate}\", because each of {gateways} gateways admits at least 1");
-        let help =
-            "use a longer period, such as \"60/m\" instead of \"1/s\", or a store that gateways share: Memcached";
+        let help = "use a longer period, such as \"60/m\" instead of \"1/s\", or a store that gateways \
+                    share: Memcached or Valkey";
         section.warn(&[limit::rates.name], &why, help);
     }
 }

@@ -165,9 +165,22 @@ fn folder() -> TempDir {
     folder
 }
 
+const SHARED: &str = r#"
+[store]
+type = "redis"
+servers = ["10.0.0.1"]
+username = "limiter"
+password = "secret"
+database = 1
+tls = { ca = "a.pem" }
+[[routes]]
+path = "/*"
+respond = {}
+"#;
+
 fn texts() -> Vec<String> {
     let others = if cfg!(feature = "postgres") { [OTHERS, POSTGRES].concat() } else { OTHERS.to_owned() };
-    vec![FULL.to_owned(), LIMITS.to_owned(), others]
+    vec![FULL.to_owned(), LIMITS.to_owned(), SHARED.to_owned(), others]
 }
 
 fn configs() -> Vec<Config> {

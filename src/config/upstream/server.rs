@@ -176,7 +176,7 @@ tables! {
 }
 
 /// For an upstream with `https://` servers, which are written in `servers`; `None` after an error.
-pub(super) fn read_tls(
+pub(in crate::config) fn read_tls(
     section: Option<Section<'_>>,
     servers: &Field<'_>,
     system: &SystemAuthorities,

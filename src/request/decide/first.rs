@@ -1,7 +1,7 @@
 //! In which order limits decide, and what a request is charged before all of it is known.
 //!
 //! Verifying a signature takes longer than all other steps together. So the limits that need no token may refuse first, by
-//! what this process knows: asking Memcached would be a second exchange for each new token. They charge a request whose token
+//! what this process knows: asking a server would be a second exchange for each new token. They charge a request whose token
 //! proves invalid, since wrong tokens would otherwise cost nothing. A request with a valid token is charged in one exchange,
 //! by all limits or by none.
 //!
@@ -50,7 +50,7 @@ impl StageRange {
     }
 }
 
-/// The refusal of the limits of this part, if it is known without asking Memcached. Nothing is charged.
+/// The refusal of the limits of this part, if it is known without asking a server. Nothing is charged.
 pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Option<Decision> {
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision) => decision,

@@ -157,6 +157,10 @@ impl<'a> Reservations<'a> {
         self.worker
     }
 
+    pub fn store_name(&self) -> &'static str {
+        self.store.name()
+    }
+
     /// Adds what the store has reserved for limits with these costs.
     pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
         if costs.iter().any(|(_, cost, _)| is_settled(cost)) {

@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use super::folder::Folder;
 use crate::base::clock;
 use crate::config::{ChallengeSecret, SharedStore};
-use crate::store::shared::memcached::Notes;
+use crate::store::shared::Notes;
 
 /// How long a note is valid if the gateway crashes: a little longer than an order takes.
 const LIFETIME: Duration = Duration::from_secs(330);

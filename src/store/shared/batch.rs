@@ -185,6 +185,7 @@ mod tests {
     use crate::base::metrics::Counter;
     use crate::limit::Limit;
     use crate::store::shared::memcached::Memcached;
+    use crate::store::shared::names::NameForm;
     use crate::store::shared::protocol::Protocol;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -199,7 +200,7 @@ mod tests {
         fn new() -> Self {
             let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
             let limit = Arc::new(Limit::new("l", &["999/d".parse().unwrap()]));
-            Self { queue, cells: Cells::new("gw", &["a:1".to_owned()]), limit }
+            Self { queue, cells: Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]), limit }
         }
 
         fn cell(&mut self) -> CellPlace {

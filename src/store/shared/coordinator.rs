@@ -23,6 +23,7 @@ use super::cells::{CellPlace, Cells};
 use super::health::Health;
 use super::mailbox::{Message, PendingDecision, PendingDecisions, Reload};
 use super::migration::Sweep;
+use super::names::NameForm;
 use super::protocol::{Commands, Replies};
 use super::refusals::RefusalCache;
 use super::targets::CellAnswer;
@@ -57,7 +58,7 @@ impl Coordinator {
         refusals: Arc<RefusalCache>,
     ) -> Self {
         Self {
-            cells: Cells::new(&config.prefix, &config.servers),
+            cells: Cells::new(NameForm::new(config), &config.servers),
             waiting: DecisionQueue::default(),
             servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,

@@ -3,36 +3,31 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use bytes::Buf;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
 use super::Common;
+use super::connection::Connection;
 use super::engine::{Engine, Output};
-use super::link::LinkFailure;
 use super::mailbox::Mailboxes;
-use super::protocol::{Greeting, Protocol};
+use super::protocol::Protocol;
 use crate::base::clock;
 use crate::base::deadline::Deadline;
 use crate::config;
 
 /// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
-/// The bytes that are read from a server at once: in most cases the replies to a full exchange.
-const INPUT: usize = 64 << 10;
 
 /// The parts of the driver. They may be sent to the thread on which the driver will run.
 pub(super) struct Setup {
     pub(super) config: config::SharedStore,
-    pub(super) protocol: &'static dyn Protocol,
+    pub(super) protocol: Arc<dyn Protocol>,
     pub(super) common: Common,
     /// Closed when the driver has ended, or will never begin.
     pub(super) _done: watch::Sender<()>,
@@ -56,7 +51,7 @@ impl Setup {
     /// Runs until the mailboxes are closed, and then until the servers have all admissions or `timeout` has passed.
     pub(super) async fn run(self) {
         let Self { config, protocol, common, .. } = &self;
-        let engine = Engine::new(config, *protocol, common.clone(), Instant::now());
+        let engine = Engine::new(config, &**protocol, common.clone(), Instant::now());
         let driver = Rc::new(Driver {
             engine: RefCell::new(engine),
             mailboxes: common.mailboxes.clone(),
@@ -65,8 +60,8 @@ impl Setup {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         for (server, address) in config.servers.iter().cloned().enumerate() {
-            let (driver, greeting) = (driver.clone(), protocol.greeting());
-            connections.spawn_local(async move { driver.serve(server, address, greeting).await });
+            let (driver, protocol) = (driver.clone(), protocol.clone());
+            connections.spawn_local(async move { driver.serve(server, address, &*protocol).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -120,12 +115,12 @@ impl Driver {
         result
     }
 
-    async fn serve(&self, server: usize, address: String, greeting: Greeting) {
+    async fn serve(&self, server: usize, address: String, protocol: &dyn Protocol) {
         let mut connection = Connection::Closed;
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);
             outputs.into_iter().for_each(|output| match output {
-                Output::Connect => connection = Connection::open(address.clone(), greeting),
+                Output::Connect => connection = Connection::open(address.clone(), protocol),
                 Output::Write(bytes) => connection.write(bytes),
                 Output::Close => connection = Connection::Closed,
             });
@@ -146,87 +141,6 @@ impl Driver {
     }
 }
 
-/// The connection to one server. It alone owns the socket, connects, reads and writes.
-enum Connection {
-    Closed,
-    Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
-    Open(Socket),
-}
-
-/// A socket to a server that has answered the greeting.
-struct Socket {
-    stream: TcpStream,
-    /// The bytes to be written, and how many of them have been.
-    output: Vec<u8>,
-    written: usize,
-    input: BytesMut,
-}
-
-impl Connection {
-    /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
-    fn open(address: String, greeting: Greeting) -> Self {
-        Self::Connecting(Box::pin(Socket::open(address, greeting)))
-    }
-
-    fn write(&mut self, bytes: Vec<u8>) {
-        match self {
-            Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
-            Self::Open(Socket { output, .. }) => output.extend_from_slice(&bytes),
-            Self::Closed | Self::Connecting(_) => {}
-        }
-    }
-
-    /// Until the connection is made (`None`), or something was read: returns all that is not taken yet. Cancel-safe.
-    ///
-    /// # Errors
-    /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
-    async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
-        match self {
-            Self::Closed => std::future::pending().await,
-            Self::Connecting(connecting) => {
-                let opened = connecting.await;
-                // A completed future must not be polled again.
-                *self = Self::Closed;
-                *self = Self::Open(opened?);
-                Ok(None)
-            }
-            Self::Open(socket) => socket.transfer().await.map(|()| Some(&mut socket.input)),
-        }
-    }
-}
-
-impl Socket {
-    async fn open(address: String, greeting: Greeting) -> Result<Self, LinkFailure> {
-        let mut stream = TcpStream::connect(&address).await?;
-        stream.set_nodelay(true)?;
-        let mut answer = vec![0; greeting.answer.len()];
-        stream.write_all(greeting.question).await?;
-        stream.read_exact(&mut answer).await?;
-        if answer != greeting.answer {
-            return Err(LinkFailure::Garbage);
-        }
-        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
-    }
-
-    async fn transfer(&mut self) -> Result<(), LinkFailure> {
-        let Self { stream, output, written, input } = self;
-        let (mut read, mut write) = stream.split();
-        loop {
-            tokio::select! {
-                biased;
-                length = write.write(&output[*written..]), if *written < output.len() => {
-                    *written += length?;
-                    if *written == output.len() {
-                        output.clear();
-                        *written = 0;
-                    }
-                }
-                length = read.read_buf(input) => return if length? == 0 { Err(LinkFailure::Closed) } else { Ok(()) },
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::runtime::{Builder, LocalOptions};
@@ -238,20 +152,20 @@ mod tests {
     use crate::base::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::store::shared::Shared;
-    use crate::store::shared::memcached::Memcached;
     use crate::store::{Answer, Ask};
 
     const LONG: Duration = Duration::from_secs(30);
 
     fn store(workers: usize) -> Shared {
         let config = config::SharedStore {
+            software: config::Software::Memcached,
             servers: vec!["127.0.0.1:1".to_owned()],
             prefix: "gw".to_owned(),
             timeout: Duration::from_millis(20),
             on_error: config::OnError::Allow,
             strict: false,
         };
-        Shared::start(&config, &Memcached, workers).unwrap()
+        Shared::start(&config, workers).unwrap()
     }
 
     fn ask(store: &Shared) -> Answer {

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use super::link::LinkFailure;
 use super::protocol::{Protocol, Statistics};
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, Histogram, PerWorker};
@@ -34,8 +37,8 @@ pub struct Health {
     pub latency: Histogram,
     keys: AtomicUsize,
     pub servers: Box<[Server]>,
-    /// The name of the servers in messages.
-    name: &'static str,
+    /// The name of the servers in messages and metrics.
+    pub name: &'static str,
 }
 
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct Server {
     pub address: String,
     /// True before the first attempt to connect.
     up: AtomicBool,
+    /// Why it refuses the gateway, if that was so at the last attempt to connect.
+    refusal: Mutex<Option<String>>,
     /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
     evictions: AtomicU64,
@@ -70,6 +75,7 @@ impl Health {
         let server = |address: &String| Server {
             address: address.clone(),
             up: AtomicBool::new(true),
+            refusal: Mutex::default(),
             skew: AtomicI64::new(0),
             evictions: AtomicU64::new(0),
         };
@@ -92,6 +98,13 @@ impl Health {
         self.keys.load(Ordering::Relaxed)
     }
 
+    /// Which server refuses this gateway, and why: the password is wrong, for example.
+    pub fn refusal(&self) -> Option<String> {
+        self.servers
+            .iter()
+            .find_map(|Server { address, refusal, .. }| Some(format!("{address}: {}", refusal.lock().as_ref()?)))
+    }
+
     pub(super) fn know(&self, keys: usize) {
         self.keys.store(keys, Ordering::Relaxed);
     }
@@ -109,14 +122,18 @@ impl Health {
     }
 
     pub(super) fn up(&self, server: usize) {
-        let Server { address, up, .. } = &self.servers[server];
+        let Server { address, up, refusal, .. } = &self.servers[server];
+        *refusal.lock() = None;
         if !up.swap(true, Ordering::Relaxed) {
             tracing::info!(server = address, "{} is back", self.name);
         }
     }
 
-    pub(super) fn down(&self, server: usize, failure: impl fmt::Display) {
-        self.servers[server].up.store(false, Ordering::Relaxed);
+    pub(super) fn down(&self, server: usize, failure: &LinkFailure) {
+        let Server { up, refusal, .. } = &self.servers[server];
+        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. });
+        *refusal.lock() = is_refusal.then(|| failure.to_string());
+        up.store(false, Ordering::Relaxed);
         self.failed(server, failure);
     }
 

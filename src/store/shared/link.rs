@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::batch::Due;
 use super::cached_cell::MOMENT;
-use super::protocol::{Garbage, Reader};
+use super::protocol::{Garbage, Reader, Unwelcome};
 use crate::base::back_off::BackOff;
 
 /// The longest time for the lookup of the address, connecting and the first answer, unless requests wait for longer.
@@ -38,6 +38,10 @@ pub(super) enum LinkFailure {
     Garbage,
     /// The server answered, but refused all that it was asked.
     Failed(String),
+    Unwelcome {
+        command: &'static str,
+        answer: String,
+    },
 }
 
 impl fmt::Display for LinkFailure {
@@ -48,6 +52,7 @@ impl fmt::Display for LinkFailure {
             Self::Silent => f.write_str("it did not answer in time"),
             Self::Garbage => f.write_str("its answer does not follow the protocol"),
             Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
+            Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
         }
     }
 }
@@ -61,6 +66,15 @@ impl From<io::Error> for LinkFailure {
 impl From<Garbage> for LinkFailure {
     fn from(_: Garbage) -> Self {
         Self::Garbage
+    }
+}
+
+impl From<Unwelcome> for LinkFailure {
+    fn from(unwelcome: Unwelcome) -> Self {
+        match unwelcome {
+            Unwelcome::Garbage => Self::Garbage,
+            Unwelcome::Refused { command, answer } => Self::Unwelcome { command, answer },
+        }
     }
 }
 

@@ -1,31 +1,19 @@
 //! Memcached: as much of its text protocol as counting needs.
 //!
 //! Decisions use a client of our own, which writes and reads all commands of an exchange together (`commands.rs`,
-//! `replies.rs`). The crate `memcache` asks for statistics only, since it allocates for each operation. Notes are rare, so
-//! each has its own connection, from any thread.
+//! `replies.rs`). The crate `memcache` asks for statistics only, since it allocates for each operation.
 
 mod replies;
 mod commands;
 
-use std::io;
-use std::time::Duration;
-
 use memcache::{Client, MemcacheError};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
-use super::names::place;
-use super::protocol::{Commands, Greeting, Protocol, Statistics};
-use crate::config::SharedStore;
+use super::protocol::{Commands, Garbage, Greeting, NoteAnswer, NoteCommand, Protocol, Statistics, Unwelcome};
 
 use commands::TextCommands;
 
 /// In seconds: to connect for statistics, and to wait for them.
 const TIMEOUT: u32 = 1;
-/// The longest time that a server may take to connect for a note, and to answer.
-const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
-const LONGEST_NOTE: u64 = 4096;
 
 pub struct Memcached;
 
@@ -34,9 +22,8 @@ impl Protocol for Memcached {
         "memcached"
     }
 
-    fn greeting(&self) -> Greeting {
-        // The no-op of the meta commands.
-        Greeting { question: b"mn\r\n", answer: b"MN\r\n" }
+    fn greeting(&self) -> Box<dyn Greeting> {
+        Box::new(NoOperation)
     }
 
     fn commands(&self) -> Box<dyn Commands> {
@@ -46,6 +33,48 @@ impl Protocol for Memcached {
     fn statistics(&self, address: &str) -> Option<Statistics> {
         // Other code notices that a server does not answer.
         statistics(address).ok()
+    }
+
+    fn write_note(&self, name: &str, command: NoteCommand<'_>, out: &mut Vec<u8>) {
+        let command = match command {
+            NoteCommand::Claim(text, lifetime) => {
+                format!("add {name} 0 {} {}\r\n{text}\r\n", lifetime.as_secs(), text.len())
+            }
+            NoteCommand::Write(text, lifetime) => {
+                format!("set {name} 0 {} {}\r\n{text}\r\n", lifetime.as_secs(), text.len())
+            }
+            NoteCommand::Read => format!("get {name}\r\n"),
+            NoteCommand::Remove => format!("delete {name}\r\n"),
+        };
+        out.extend_from_slice(command.as_bytes());
+    }
+
+    fn read_note(&self, _: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage> {
+        let text = str::from_utf8(input).map_err(|_| Garbage)?;
+        let Some((first, rest)) = text.split_once("\r\n") else { return Ok(None) };
+        Ok(Some(match first {
+            "STORED" | "DELETED" | "NOT_FOUND" => NoteAnswer::Done,
+            "NOT_STORED" => NoteAnswer::Exists,
+            "END" => NoteAnswer::Nothing,
+            value if value.starts_with("VALUE ") => match rest.strip_suffix("\r\nEND\r\n") {
+                Some(text) => NoteAnswer::Text(text.to_owned()),
+                None => return Ok(None),
+            },
+            other => NoteAnswer::Failed(other.to_owned()),
+        }))
+    }
+}
+
+/// The no-op of the meta commands.
+struct NoOperation;
+
+impl Greeting for NoOperation {
+    fn proceed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<bool, Unwelcome> {
+        const ANSWER: &[u8] = b"MN\r\n";
+        if input.is_empty() {
+            output.extend_from_slice(b"mn\r\n");
+        }
+        if ANSWER.starts_with(input) { Ok(input == ANSWER) } else { Err(Unwelcome::Garbage) }
     }
 }
 
@@ -59,73 +88,40 @@ fn statistics(address: &str) -> Result<Statistics, MemcacheError> {
     Ok(Statistics { time: number("time"), evictions: number("evictions").unwrap_or(0) })
 }
 
-/// Short texts that gateways leave for each other, such as the answers to an authority's challenges.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Notes {
-    servers: Vec<String>,
-    prefix: String,
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-impl Notes {
-    pub fn new(config: &SharedStore) -> Self {
-        Self { servers: config.servers.clone(), prefix: config.prefix.clone() }
+    use super::*;
+
+    #[test]
+    fn the_greeting_waits_for_all_of_its_answer() {
+        let answered = |input: &[u8]| NoOperation.proceed(input, &mut Vec::new());
+        assert_eq!([&b"M"[..], b"MN\r", b"MN\r\n"].map(answered), [Ok(false), Ok(false), Ok(true)]);
+        for input in [&b"ERROR\r\n"[..], b"MN\r\nM", b"HTTP/1.1 400\r\n"] {
+            assert_eq!(answered(input), Err(Unwelcome::Garbage));
+        }
+        let mut said = Vec::new();
+        assert_eq!((NoOperation.proceed(b"", &mut said), &said[..]), (Ok(false), &b"mn\r\n"[..]));
     }
 
-    /// Writes the note of this subject, unless there is one. Returns whether there was none.
-    ///
-    /// # Errors
-    /// When the server does not answer.
-    pub async fn claim(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<bool> {
-        let (answer, _) = self.ask("add", subject, Some((text, lifetime))).await?;
-        Ok(answer == "STORED")
-    }
-
-    /// Writes the note of this subject, and replaces an earlier one.
-    ///
-    /// # Errors
-    /// When the server does not answer, or does not take it.
-    pub async fn write(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<()> {
-        let (answer, _) = self.ask("set", subject, Some((text, lifetime))).await?;
-        if answer == "STORED" { Ok(()) } else { Err(io::Error::other(answer)) }
-    }
-
-    /// `None` if there is no note, or an empty one.
-    ///
-    /// # Errors
-    /// When the server does not answer.
-    pub async fn read(&self, subject: &str) -> io::Result<Option<String>> {
-        let (_, text) = self.ask("get", subject, None).await?;
-        Ok(text.filter(|text| !text.is_empty()))
-    }
-
-    /// # Errors
-    /// When the server does not answer.
-    pub async fn remove(&self, subject: &str) -> io::Result<()> {
-        self.ask("delete", subject, None).await.map(|_| ())
-    }
-
-    /// Returns the first line of the answer, and the text that follows it, if any.
-    async fn ask(
-        &self,
-        verb: &str,
-        subject: &str,
-        value: Option<(&str, Duration)>,
-    ) -> io::Result<(String, Option<String>)> {
-        // Host names may be too long for names of Memcached.
-        let name = format!("{}#note:{}", self.prefix, blake3::hash(subject.as_bytes()).to_hex());
-        let command = match value {
-            Some((text, lifetime)) => format!("{verb} {name} 0 {} {}\r\n{text}\r\n", lifetime.as_secs(), text.len()),
-            None => format!("{verb} {name}\r\n"),
+    #[test]
+    fn notes_are_items() {
+        let minute = Duration::from_secs(60);
+        let written = |command| {
+            let mut out = Vec::new();
+            Memcached.write_note("n", command, &mut out);
+            String::from_utf8(out).unwrap()
         };
-        let server = self.servers.get(place(name.as_bytes(), &self.servers)).ok_or(io::ErrorKind::NotFound)?;
-        let exchange = async {
-            let mut stream = TcpStream::connect(server).await?;
-            stream.write_all(command.as_bytes()).await?;
-            let mut lines = BufReader::new(stream.take(LONGEST_NOTE)).lines();
-            let first = lines.next_line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let text = if first.starts_with("VALUE ") { lines.next_line().await? } else { None };
-            Ok((first, text))
-        };
-        timeout(NOTE_TIMEOUT, exchange).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+        assert_eq!(written(NoteCommand::Claim("xy", minute)), "add n 0 60 2\r\nxy\r\n");
+        assert_eq!(written(NoteCommand::Write("xy", minute)), "set n 0 60 2\r\nxy\r\n");
+        let read = |input: &[u8]| Memcached.read_note(NoteCommand::Read, input).unwrap();
+        assert_eq!(read(b"VALUE n 0 2\r\nxy\r\nEND\r\n"), Some(NoteAnswer::Text("xy".to_owned())));
+        assert_eq!([read(b"VALUE n 0 2\r\nxy\r\nEN"), read(b"STORE")], [None, None]);
+        assert_eq!(read(b"END\r\n"), Some(NoteAnswer::Nothing));
+        assert_eq!(read(b"NOT_STORED\r\n"), Some(NoteAnswer::Exists));
+        assert_eq!([read(b"STORED\r\n"), read(b"NOT_FOUND\r\n")], [Some(NoteAnswer::Done), Some(NoteAnswer::Done)]);
+        let failed = NoteAnswer::Failed("SERVER_ERROR out of memory".to_owned());
+        assert_eq!(read(b"SERVER_ERROR out of memory\r\n"), Some(failed));
     }
 }

@@ -3,7 +3,8 @@
 //! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example `gw:per-client:3f…#10m.2966667`. With several
 //! buckets per window, their number follows the window: `#10mx6.17800002`. Days and months are named by the second when they
 //! begin, and by their time zone unless that is UTC: `#month.1764547200`, `#day@Europe/Berlin.1792879200`. State that is kept
-//! as one value is at `#=` and a hash of its layout.
+//! as one value is at `#=` and a hash of its layout. Valkey's names have braces around the fingerprint, because all names with
+//! the same text in braces are in one slot of a cluster.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use super::counters::CounterId;
 use super::protocol::Lifetime;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
+use crate::config::SharedStore;
 use crate::limit::shared::Writing;
 use crate::limit::{Limit, Rate, Strategy};
 
@@ -27,14 +29,34 @@ const GRACE: u64 = 5;
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) limit: Arc<Limit>,
-    /// What comes before the key.
+    /// What comes before the key, and what right after it.
     head: String,
+    tail: &'static str,
     /// For each rate: what comes between key and bucket.
     infixes: Box<[String]>,
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
     /// Identifies the states that this gateway has written.
     pub(super) writer: Rc<Writer>,
+}
+
+/// What the names of all limits have in common.
+#[derive(Clone, Debug)]
+pub(super) struct NameForm {
+    pub(super) prefix: String,
+    /// Whether the key is in braces, so that a cluster keeps together the counters of a key.
+    pub(super) has_braces: bool,
+}
+
+impl NameForm {
+    pub(super) fn new(config: &SharedStore) -> Self {
+        Self { prefix: config.prefix.clone(), has_braces: config.software.has_slots() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plain(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), has_braces: false }
+    }
 }
 
 #[derive(Debug)]
@@ -57,7 +79,8 @@ impl Writer {
 }
 
 impl Names {
-    fn new(prefix: &str, writer: &Rc<Writer>, limit: &Arc<Limit>) -> Self {
+    fn new(form: &NameForm, writer: &Rc<Writer>, limit: &Arc<Limit>) -> Self {
+        let (open, tail) = if form.has_braces { ("{", "}") } else { ("", "") };
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
             // Days of two time zones may begin at the same moment, but are counted separately.
@@ -68,7 +91,8 @@ impl Names {
         };
         Self {
             limit: limit.clone(),
-            head: format!("{prefix}:{}:", limit.name()),
+            head: format!("{}:{}:{open}", form.prefix, limit.name()),
+            tail,
             infixes: limit.rates().iter().map(infix).collect(),
             state: format!("#={:016x}", limit.shape().high()),
             writer: writer.clone(),
@@ -94,6 +118,7 @@ impl Names {
     fn base(&self, key: &Digits, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.as_bytes());
         out.extend_from_slice(key);
+        out.extend_from_slice(self.tail.as_bytes());
     }
 
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
@@ -117,7 +142,7 @@ const FEW: usize = 64;
 /// The names of all limits in use, made once for each, and of few other limits.
 #[derive(Debug)]
 pub(super) struct AllNames {
-    prefix: String,
+    form: NameForm,
     writer: Rc<Writer>,
     /// By the limit's address, which nothing else can have while `Names` holds the limit.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
@@ -128,9 +153,9 @@ pub(super) struct AllNames {
 }
 
 impl AllNames {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(form: NameForm) -> Self {
         Self {
-            prefix: prefix.to_owned(),
+            form,
             writer: Writer::new(),
             of: HashMap::default(),
             most: FEW,
@@ -149,8 +174,8 @@ impl AllNames {
             // A source of quotas may give every key its own rates; examining all names for each would take too long.
             self.most = FEW.max(2 * self.of.len());
         }
-        let Self { prefix, writer, of, .. } = self;
-        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(prefix, writer, limit))).clone()
+        let Self { form, writer, of, .. } = self;
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(form, writer, limit))).clone()
     }
 }
 
@@ -172,7 +197,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
-        Names::new(prefix, &Writer::new(), &Arc::new(Limit::new(limit, rates)))
+        Names::new(&NameForm::plain(prefix), &Writer::new(), &Arc::new(Limit::new(limit, rates)))
     }
 
     fn rate(text: &str) -> Rate {
@@ -215,6 +240,9 @@ mod tests {
         let mut state = Vec::new();
         names.state(&key.digits(), &mut state);
         assert!(read(state).starts_with("gw:l:KEY#="));
+        let form = NameForm { prefix: "gw".to_owned(), has_braces: true };
+        let names = Names::new(&form, &Writer::new(), &Arc::new(Limit::new("l", &[rate("10/s")])));
+        assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:{KEY}#s.17");
     }
 
     #[test]
@@ -242,7 +270,7 @@ mod tests {
 
     #[test]
     fn names_of_limits_that_are_gone_are_forgotten() {
-        let mut all = AllNames::new("gw");
+        let mut all = AllNames::new(NameForm::plain("gw"));
         let limit = || Arc::new(Limit::new("l", &[rate("1/s")]));
         let kept = all.of(&limit());
         (0..1000).for_each(|_| drop(all.of(&limit())));
@@ -252,7 +280,7 @@ mod tests {
 
     #[test]
     fn each_of_many_limits_costs_a_few_looks_at_others() {
-        let mut all = AllNames::new("gw");
+        let mut all = AllNames::new(NameForm::plain("gw"));
         let kept: Vec<_> = (0..20_000).map(|_| all.of(&Arc::new(Limit::new("l", &[])))).collect();
         assert!(all.looks < 4 * kept.len(), "{} looks for {} limits", all.looks, kept.len());
     }

@@ -5,20 +5,71 @@
 //! exchange is any number of writes and reads, which are sent and answered together.
 
 use std::ops::Range;
+use std::time::Duration;
 
-pub trait Protocol: Sync {
+use crate::config::UpstreamTls;
+
+pub trait Protocol: Send + Sync {
     /// For messages.
     fn name(&self) -> &'static str;
-    fn greeting(&self) -> Greeting;
+    /// How the bytes of all connections are encrypted; `None` if they are not.
+    fn tls(&self) -> Option<&UpstreamTls> {
+        None
+    }
+    fn greeting(&self) -> Box<dyn Greeting>;
     fn commands(&self) -> Box<dyn Commands>;
     /// Asks a server for statistics, on a separate connection; `None` if it gives none. Blocks for some seconds at most.
     fn statistics(&self, address: &str) -> Option<Statistics>;
+    /// Appends a command about the note of this name.
+    fn write_note(&self, name: &str, command: NoteCommand<'_>, out: &mut Vec<u8>);
+    /// Reads the answer to such a command; `None` while it is incomplete.
+    ///
+    /// # Errors
+    /// When the bytes are no answer to it.
+    fn read_note(&self, command: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage>;
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Greeting {
-    pub question: &'static [u8],
-    pub answer: &'static [u8],
+/// What is done with a note, a short text in one line that lives for a limited time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteCommand<'a> {
+    /// Writes it, unless there is one.
+    Claim(&'a str, Duration),
+    /// Writes it, and replaces an earlier one.
+    Write(&'a str, Duration),
+    Read,
+    Remove,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoteAnswer {
+    Done,
+    /// There is one already.
+    Exists,
+    Nothing,
+    Text(String),
+    /// The server was unable to, and said this.
+    Failed(String),
+}
+
+/// What is said on a new connection before the first exchange: questions, each after the answer to the one before.
+pub trait Greeting: Send {
+    /// Goes on. `input` is all that the server has sent so far, at first nothing; what is to be sent next is appended to
+    /// `output`. Returns whether the connection is ready.
+    ///
+    /// # Errors
+    /// When the server does not answer as it should.
+    fn proceed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<bool, Unwelcome>;
+}
+
+/// Why a server cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unwelcome {
+    Garbage,
+    /// It refuses a command that is needed, with this answer.
+    Refused {
+        command: &'static str,
+        answer: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +91,8 @@ pub trait Commands {
     fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo);
     /// Takes `amount` from a count, but no more than all of it. A missing count stays missing.
     fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo);
+    /// Stores a count, whatever is there.
+    fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32);
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);
     /// Appends to a value, if there is one, and gives it a new lifetime.
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime);
@@ -115,7 +168,7 @@ pub struct Item<'a> {
     pub value: &'a [u8],
     /// From the gateway that stored the item.
     pub number: u32,
-    /// Changes whenever the item does.
+    /// Changes whenever a value does. It says nothing about a count.
     pub version: u64,
 }
 

@@ -18,7 +18,7 @@ use super::Common;
 use super::engine::Engine;
 use super::health::Health;
 use super::link::LinkFailure;
-use super::names::AllNames;
+use super::names::{AllNames, NameForm};
 use super::protocol::Protocol;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -30,7 +30,7 @@ use crate::store::{Answer, Ask, Reply};
 pub use super::engine::Output;
 
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
-    AllNames::new(prefix).of(limit).server(key, servers)
+    AllNames::new(NameForm { prefix: prefix.to_owned(), has_braces: false }).of(limit).server(key, servers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

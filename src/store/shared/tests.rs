@@ -22,7 +22,7 @@ use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::cached_cell::most_leased;
-use super::names::AllNames;
+use super::names::{AllNames, NameForm};
 use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, Role};
@@ -86,7 +86,7 @@ pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
 }
 
 pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
-    let (mut names, all) = (AllNames::new("gw"), world::servers(servers));
+    let (mut names, all) = (AllNames::new(NameForm::plain("gw")), world::servers(servers));
     let keys = (0..1000_u32).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()
 }

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use super::clock::until;
 use super::process::{self, Process};
+use super::valkey::Valkey;
 
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -181,13 +182,16 @@ impl Memcached {
     }
 }
 
-/// Runs the test with either store, given the `[store]` section.
-pub(crate) fn both_stores(test: impl Fn(&str)) {
+/// Runs the test with each store, given the `[store]` section.
+pub(crate) fn every_store(test: impl Fn(&str)) {
     test("[store]\ntype = \"memory\"\n");
     let memcached = Memcached::start();
     // With "reject" a request that memcached did not count shows.
     test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
     assert!(memcached.stat("cmd_get") > 0, "memcached was never asked");
+    let valkey = Valkey::start();
+    test(&valkey.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
+    assert!(valkey.stat("keyspace_misses") > 0, "Valkey was never asked");
 }
 
 fn store(address: SocketAddr, more: &str) -> String {

@@ -110,10 +110,10 @@ impl Screen {
                 let evicted = format!("keys evicted in use {}", count(store.evictions));
                 ("Store: in memory", vec![keys.into(), format!("memory {bytes} of {most}").into(), evicted.into()])
             }
-            Some(StoreNumbers::Memcached(store)) => {
+            Some(numbers @ (StoreNumbers::Memcached(store) | StoreNumbers::Valkey(store))) => {
                 let (up, down): (Vec<_>, Vec<_>) = store.servers.iter().partition(|server| server.up);
                 let round_trips = self.model.per_second(|numbers| match &numbers.store {
-                    Some(StoreNumbers::Memcached(store)) => Some(store.round_trips),
+                    Some(StoreNumbers::Memcached(store) | StoreNumbers::Valkey(store)) => Some(store.round_trips),
                     _ => None,
                 });
                 let down = down.iter().map(|server| Span::styled(format!("{} down", server.server), BAD));
@@ -124,7 +124,9 @@ impl Screen {
                     format!("decided without it {}", count(store.local)),
                     format!("counters lost {}", count(store.lost)),
                 ];
-                ("Store: in Memcached", down.chain(facts.map(Span::from)).collect())
+                let is_memcached = matches!(numbers, StoreNumbers::Memcached(_));
+                let title = if is_memcached { "Store: in Memcached" } else { "Store: in Valkey" };
+                (title, down.chain(facts.map(Span::from)).collect())
             }
             None => ("Store", Vec::new()),
         };

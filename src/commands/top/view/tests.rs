@@ -11,8 +11,8 @@ use ratatui::style::{Color, Modifier};
 use super::{Model, Screen, count, latency, rate};
 use crate::admin::dashboard::{
     ConnectionNumbers, Decisions, Durations, EndedReload, KeyCount, LimitDescription, LimitNumbers, Limits,
-    MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, Problem, ReloadNumbers, ReloadOutcome, ServerNumbers,
-    State, StoreNumbers, UpstreamNumbers,
+    MemoryNumbers, Numbers, Problem, ReloadNumbers, ReloadOutcome, ServerNumbers, SharedNumbers, State, StoreNumbers,
+    StoreServer, UpstreamNumbers,
 };
 use crate::commands::top::feed::Update;
 
@@ -207,8 +207,8 @@ fn memcached_is_shown_with_what_is_down() {
     let now = Instant::now();
     let of = |second| {
         let server =
-            |server: &str, up| MemcachedServer { server: server.to_owned(), up, clock_skew_seconds: 0.0, evictions: 0 };
-        let store = MemcachedNumbers {
+            |server: &str, up| StoreServer { server: server.to_owned(), up, clock_skew_seconds: 0.0, evictions: 0 };
+        let store = SharedNumbers {
             servers: vec![server("10.0.0.1:11211", true), server("10.0.0.2:11211", false)],
             round_trips: 100 * second,
             errors: 2,

@@ -72,7 +72,7 @@ impl CachedCell {
         for (rate, bucket, _) in cell.counts_mut() {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
-            commands.store(&name, b"0", Condition::Always, names.lifetime(id, *now), number);
+            commands.store_count(&name, 0, names.lifetime(id, *now), number);
             targets.write_other();
             commands.read(&name);
             targets.read_counter(id);

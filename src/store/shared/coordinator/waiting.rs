@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::base::clock::Time;
-    use crate::config;
+    use crate::config::{self, Software};
     use crate::limit::Limit;
     use crate::store::shared::Health;
     use crate::store::shared::mailbox::Message;
@@ -165,7 +165,9 @@ mod tests {
     fn who_waits_for_one_server_is_not_given_up_with_another_whose_cell_had_that_place() {
         let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
         let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
-        let store = config::SharedStore { servers, prefix, timeout, on_error: OnError::Reject, strict: false };
+        let software = Software::Memcached;
+        let store =
+            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false };
         let health = Arc::new(Health::new(&store.servers, 1, Memcached.name()));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));

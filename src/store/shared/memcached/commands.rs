@@ -67,6 +67,10 @@ impl Commands for TextCommands {
         self.change(amount, echo);
     }
 
+    fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
+        self.store(name, itoa::Buffer::new().format(count).as_bytes(), Condition::Always, lifetime, number);
+    }
+
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
         self.begin(b"ms ", name);
         self.number(b" ", value.len() as u64);
@@ -193,7 +197,7 @@ mod tests {
         assert_eq!(stored(Condition::Version(9)), "ms gw:l:k#s.7 3 T60 C9 q O0\r\n\x01\r\n\r\n");
         assert_eq!(stored(Condition::Missing), "ms gw:l:k#s.7 3 T60 ME q O0\r\n\x01\r\n\r\n");
         assert_eq!(
-            write(&|commands| commands.store(&name(), b"0", Condition::Always, MINUTE, 77)),
+            write(&|commands| commands.store_count(&name(), 0, MINUTE, 77)),
             "ms gw:l:k#s.7 1 T60 F77 q O0\r\n0\r\n"
         );
         assert_eq!(

@@ -12,7 +12,7 @@ use super::model::{Model, changes, is_in_doubt};
 use super::steps::{Decided, Step, priced};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{self, OnError};
+use crate::config::{self, OnError, Software};
 use crate::limit::{Cell, Limit};
 use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::{LEASE, MOMENT};
@@ -111,6 +111,7 @@ impl World {
 
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config::SharedStore {
+            software: Software::Memcached,
             servers: servers(self.models.len()),
             prefix: "gw".to_owned(),
             timeout: Duration::from_micros(TIMEOUT),

@@ -1,0 +1,204 @@
+//! The commands of Valkey and Redis that counting needs, and how items are kept there.
+//!
+//! Every item is a string, so that one `MGET` reads all items of an exchange. A count is its digits, after a reset followed by
+//! a space and the number of the reset. A value begins with `=`, its version in 8 bytes and its number in 4.
+//!
+//! The gateway draws versions at random: a server that replaces a failed one may lack its last writes, and would give out a
+//! version of its own counting once more for something else.
+//!
+//! An exchange is its writes in the order in which they were collected, and one `MGET`. Each has one reply.
+
+use std::mem;
+
+use super::super::protocol::{Commands, Condition, Echo, Initial, Lifetime, Name, Reader};
+use super::frames;
+use super::replies::{Expected, FrameReader, MARK};
+use super::scripts::{ADD, APPEND, REPLACE, Script};
+
+#[derive(Debug, Default)]
+pub(super) struct FrameCommands {
+    /// The writes, and what is expected in reply to each.
+    writes: Vec<u8>,
+    expected: Vec<Expected>,
+    /// The names to be read, as words.
+    names: Vec<u8>,
+    reads: usize,
+    /// The name of the present command.
+    name: Vec<u8>,
+}
+
+impl Commands for FrameCommands {
+    fn read(&mut self, name: Name<'_>) {
+        self.set_name(name);
+        frames::word(&self.name, &mut self.names);
+        self.reads += 1;
+    }
+
+    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo) {
+        self.call(&ADD, name, if initial.is_some() { 3 } else { 1 }, Expected::Sum(echo));
+        frames::number(amount, &mut self.writes);
+        if let Some(Initial { count, lifetime }) = initial {
+            frames::number(count, &mut self.writes);
+            self.lifetime(lifetime);
+        }
+    }
+
+    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo) {
+        self.call(&ADD, name, 1, Expected::Sum(echo));
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        frames::word(itoa::Buffer::new().format(-amount).as_bytes(), &mut self.writes);
+    }
+
+    fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
+        self.begin(b"SET", name, 5, Expected::Stored);
+        let (mut digits, mut after) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let parts = [digits.format(count), " ", after.format(number)].map(str::as_bytes);
+        frames::word_of(parts, &mut self.writes);
+        self.expiry(lifetime);
+    }
+
+    fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
+        match condition {
+            Condition::Missing => self.begin(b"SET", name, 6, Expected::Stored),
+            Condition::Always => self.begin(b"SET", name, 5, Expected::Stored),
+            Condition::Version(version) => {
+                self.call(&REPLACE, name, 3, Expected::Replaced);
+                frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
+            }
+        }
+        let (version, number) = (fastrand::u64(..).to_be_bytes(), number.to_be_bytes());
+        frames::word_of([&[MARK], &version, &number, value], &mut self.writes);
+        match condition {
+            Condition::Version(_) => self.lifetime(lifetime),
+            Condition::Missing | Condition::Always => self.expiry(lifetime),
+        }
+        if condition == Condition::Missing {
+            frames::word(b"NX", &mut self.writes);
+        }
+    }
+
+    fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime) {
+        self.call(&APPEND, name, 3, Expected::Replaced);
+        frames::word_of([&[MARK], &fastrand::u64(..).to_be_bytes()], &mut self.writes);
+        frames::word(more, &mut self.writes);
+        self.lifetime(lifetime);
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
+        out.append(&mut self.writes);
+        if self.reads > 0 {
+            frames::command(1 + self.reads, out);
+            frames::word(b"MGET", out);
+            out.append(&mut self.names);
+        }
+        Box::new(FrameReader::new(mem::take(&mut self.expected), mem::take(&mut self.reads)))
+    }
+}
+
+impl FrameCommands {
+    fn set_name(&mut self, name: Name<'_>) {
+        self.name.clear();
+        name(&mut self.name);
+    }
+
+    /// Begins a command of so many words.
+    fn begin(&mut self, verb: &[u8], name: Name<'_>, words: usize, expected: Expected) {
+        self.set_name(name);
+        frames::command(words, &mut self.writes);
+        frames::word(verb, &mut self.writes);
+        frames::word(&self.name, &mut self.writes);
+        self.expected.push(expected);
+    }
+
+    fn call(&mut self, script: &Script, name: Name<'_>, arguments: usize, expected: Expected) {
+        self.set_name(name);
+        script.call(&self.name, arguments, &mut self.writes);
+        self.expected.push(expected);
+    }
+
+    /// Whole seconds by the server's clock.
+    fn lifetime(&mut self, Lifetime { seconds, .. }: Lifetime) {
+        frames::number(seconds.min(LONGEST), &mut self.writes);
+    }
+
+    fn expiry(&mut self, lifetime: Lifetime) {
+        frames::word(b"EX", &mut self.writes);
+        self.lifetime(lifetime);
+    }
+}
+
+/// A hundred years in seconds, so that the server's sum of moment and lifetime does not overflow.
+const LONGEST: u64 = 100 * 366 * 86_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Lifetime = Lifetime { seconds: 60, from: 1_700_000_000 };
+
+    fn named(name: &str) -> impl Fn(&mut Vec<u8>) {
+        move |out| out.extend_from_slice(name.as_bytes())
+    }
+
+    /// The words of all commands; `#` stands for the digest of a script, and `v` for the bytes of a version.
+    fn words(collect: impl FnOnce(&mut FrameCommands)) -> Vec<String> {
+        let (mut commands, mut out) = (FrameCommands::default(), Vec::new());
+        collect(&mut commands);
+        commands.finish(&mut out);
+        let (mut at, mut words) = (0, Vec::new());
+        while let Some((frame, next)) = frames::frame(&out, at).unwrap() {
+            match frame {
+                frames::Frame::Several(count) => words.push(format!("{count}:")),
+                frames::Frame::Text(place) if place.len() == 40 => words.push("#".to_owned()),
+                frames::Frame::Text(place) if out[place.start] == MARK => {
+                    let rest = &out[place.start + 9..place.end];
+                    words.push(format!("=v{}", rest.escape_ascii()));
+                }
+                frames::Frame::Text(place) => words.push(out[place].escape_ascii().to_string()),
+                other => panic!("{other:?}"),
+            }
+            at = next;
+        }
+        words
+    }
+
+    #[test]
+    fn commands_are_those_of_the_protocol() {
+        let written = |write: &dyn Fn(&mut FrameCommands)| words(write).join(" ");
+        let initial = Some(Initial { count: 12, lifetime: MINUTE });
+        let (name, echo) = (&named("k"), Echo::Quiet);
+        assert_eq!(written(&|commands| commands.add(name, 3, initial, echo)), "7: EVALSHA # 1 k 3 12 60");
+        assert_eq!(written(&|commands| commands.add(name, 3, None, echo)), "5: EVALSHA # 1 k 3");
+        assert_eq!(written(&|commands| commands.subtract(name, 3, echo)), "5: EVALSHA # 1 k -3");
+        assert_eq!(written(&|commands| commands.store_count(name, 0, MINUTE, 77)), "5: SET k 0 77 EX 60");
+        let stored = |condition| written(&|commands| commands.store(name, b"\x01", condition, MINUTE, 77));
+        assert_eq!(stored(Condition::Always), "5: SET k =v\\x00\\x00\\x00M\\x01 EX 60");
+        assert_eq!(stored(Condition::Missing), "6: SET k =v\\x00\\x00\\x00M\\x01 EX 60 NX");
+        assert_eq!(stored(Condition::Version(9)), "7: EVALSHA # 1 k =v =v\\x00\\x00\\x00M\\x01 60");
+        assert_eq!(written(&|commands| commands.append(name, b"xy", MINUTE)), "7: EVALSHA # 1 k =v xy 60");
+    }
+
+    #[test]
+    fn writes_come_before_reads_whatever_was_collected_first() {
+        let (mut commands, mut out) = (FrameCommands::default(), Vec::new());
+        for _ in 0..2 {
+            commands.read(&named("b"));
+            commands.store_count(&named("a"), 0, MINUTE, 1);
+            commands.read(&named("c"));
+            out.clear();
+            commands.finish(&mut out);
+            let text = "*5\r\n$3\r\nSET\r\n$1\r\na\r\n$3\r\n0 1\r\n$2\r\nEX\r\n$2\r\n60\r\n*3\r\n$4\r\nMGET\r\n$1\r\nb\r\n$1\r\nc\r\n";
+            assert_eq!(String::from_utf8_lossy(&out), text, "what is collected next begins anew");
+        }
+    }
+
+    #[test]
+    fn versions_differ() {
+        let mut commands = FrameCommands::default();
+        let mut version = || {
+            commands.append(&named("a"), b"", MINUTE);
+            mem::take(&mut commands.writes)
+        };
+        assert_ne!(version(), version());
+    }
+}

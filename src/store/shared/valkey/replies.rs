@@ -1,0 +1,206 @@
+//! The replies of Valkey and Redis to one exchange, read in place and each only once, in whatever pieces they arrive.
+
+use std::ops::Range;
+
+use super::super::protocol::{Echo, Garbage, Place, Reader, Replies, Written, digits};
+use super::frames::{Frame, frame};
+
+/// How a value begins.
+pub(super) const MARK: u8 = b'=';
+/// What comes before a value: the mark, the version and the number.
+const HEAD: usize = 1 + 8 + 4;
+
+/// What the reply to a write means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// The count after it; null if there was none.
+    Sum(Echo),
+    /// 1, or 0 if it had another version; null if there was none.
+    Replaced,
+    /// A text; null if there was one already.
+    Stored,
+}
+
+/// After these errors only a new connection helps: the server has forgotten the scripts, or follows another one now.
+const OUTDATED: [&[u8]; 2] = [b"NOSCRIPT", b"READONLY"];
+
+#[derive(Debug, Default)]
+pub(super) struct FrameReader {
+    expected: Vec<Expected>,
+    written: Vec<Written>,
+    reads: usize,
+    /// Whether the reply to the reads has begun, and whether that was an error.
+    is_begun: bool,
+    is_refused: bool,
+    items: Vec<Option<Place>>,
+    /// The place of the first message, and whether any of them asks for a new connection.
+    failure: Option<Range<usize>>,
+    is_outdated: bool,
+    length: usize,
+}
+
+impl FrameReader {
+    pub(super) fn new(expected: Vec<Expected>, reads: usize) -> Self {
+        let (written, items) = (Vec::with_capacity(expected.len()), Vec::with_capacity(reads));
+        Self { expected, written, reads, items, ..Self::default() }
+    }
+
+    fn fail(&mut self, place: Range<usize>, input: &[u8]) {
+        self.is_outdated |= OUTDATED.iter().any(|code| input[place.clone()].starts_with(code));
+        self.failure.get_or_insert(place);
+    }
+
+    fn take(&mut self, frame: Frame, input: &[u8]) -> Result<(), Garbage> {
+        if let Some(expected) = self.expected.get(self.written.len()) {
+            let written = match (expected, frame) {
+                (_, Frame::Error(place)) => {
+                    self.fail(place, input);
+                    Written::Failed
+                }
+                (Expected::Sum(Echo::Count), Frame::Number(count)) => Written::Count(count),
+                (Expected::Replaced, Frame::Number(0)) | (Expected::Stored, Frame::Null) => Written::Refused,
+                (Expected::Sum(Echo::Quiet) | Expected::Replaced, Frame::Number(_))
+                | (Expected::Stored, Frame::Text(_)) => Written::Done,
+                (Expected::Sum(_) | Expected::Replaced, Frame::Null) => Written::Missing,
+                _ => return Err(Garbage),
+            };
+            self.written.push(written);
+            return Ok(());
+        }
+        match frame {
+            Frame::Several(items) if !self.is_begun && items == self.reads => {}
+            Frame::Error(place) if !self.is_begun => {
+                self.fail(place, input);
+                self.is_refused = true;
+                self.items.resize(self.reads, None);
+            }
+            Frame::Text(place) if self.is_begun => self.items.push(Some(item(place, input))),
+            Frame::Null if self.is_begun => self.items.push(None),
+            _ => return Err(Garbage),
+        }
+        self.is_begun = true;
+        Ok(())
+    }
+}
+
+impl Reader for FrameReader {
+    fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
+        while self.written.len() < self.expected.len() || self.items.len() < self.reads {
+            let Some((frame, next)) = frame(input, self.length)? else { return Ok(None) };
+            self.take(frame, input)?;
+            self.length = next;
+        }
+        Ok(Some(self.length))
+    }
+
+    fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
+        let Self { written, items, reads, is_refused, is_outdated, failure, .. } = self;
+        let is_all = (*reads == 0 || *is_refused) && written.iter().all(|written| *written == Written::Failed);
+        Replies {
+            written,
+            items,
+            input,
+            is_read: !is_refused,
+            is_failure: failure.is_some() && (is_all || *is_outdated),
+            failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
+        }
+    }
+}
+
+/// What is not ours is a value without a version.
+fn item(place: Range<usize>, input: &[u8]) -> Place {
+    let bytes = &input[place.clone()];
+    if let Some((&[MARK, ref head @ ..], _)) = bytes.split_first_chunk::<HEAD>() {
+        let (version, number) = head.split_at(8);
+        let number = number.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        let version = version.iter().fold(0, |version, byte| version << 8 | u64::from(*byte));
+        return Place { value: place.start + HEAD..place.end, number, version };
+    }
+    let space = memchr::memchr(b' ', bytes);
+    let number = space.and_then(|space| digits(&bytes[space + 1..])).and_then(|number| u32::try_from(number).ok());
+    let end = if number.is_some() { place.start + space.unwrap_or(bytes.len()) } else { place.end };
+    Place { value: place.start..end, number: number.unwrap_or(0), version: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::shared::protocol::Item;
+
+    fn reader(reads: usize) -> FrameReader {
+        let writes = [Expected::Sum(Echo::Quiet), Expected::Sum(Echo::Count), Expected::Replaced, Expected::Stored];
+        FrameReader::new(writes.to_vec(), reads)
+    }
+
+    fn results(input: &[u8]) -> Vec<Written> {
+        let mut reader = reader(0);
+        assert_eq!(reader.read(input), Ok(Some(input.len())));
+        reader.written
+    }
+
+    #[test]
+    fn every_write_and_every_name_has_its_reply() {
+        let input =
+            b":7\r\n:8\r\n:1\r\n+OK\r\n*4\r\n$1\r\n5\r\n_\r\n$15\r\n=\0\0\0\0\0\0\0\x09\0\0\0\x4dxy\r\n$4\r\n12 7\r\n";
+        let mut reader = reader(4);
+        // However the bytes arrive.
+        for cut in 0..input.len() {
+            assert_eq!(reader.read(&input[..cut]), Ok(None), "{cut}");
+        }
+        let next = [&input[..], b":1\r\n"].concat();
+        assert_eq!(reader.read(&next), Ok(Some(input.len())));
+        let replies = reader.replies(&next);
+        assert_eq!(replies.written, [Written::Done, Written::Count(8), Written::Done, Written::Done]);
+        let item = |value, number, version| Some(Item { value, number, version });
+        let items = [item(&b"5"[..], 0, 0), None, item(b"xy", 77, 9), item(b"12", 7, 0)];
+        assert_eq!([0, 1, 2, 3].map(|place| replies.item(place)), items);
+        assert_eq!((replies.is_read, replies.is_failure, replies.failure), (true, false, None));
+    }
+
+    #[test]
+    fn null_says_what_was_missing_or_there() {
+        use Written::{Missing, Refused};
+        assert_eq!(results(b"_\r\n_\r\n_\r\n_\r\n"), [Missing, Missing, Missing, Refused]);
+        assert_eq!(results(b":0\r\n:0\r\n:0\r\n+OK\r\n"), [Written::Done, Written::Count(0), Refused, Written::Done]);
+    }
+
+    #[test]
+    fn an_error_is_about_one_command() {
+        let after = |input: &[u8]| {
+            let mut reader = reader(1);
+            assert_eq!(reader.read(input), Ok(Some(input.len())));
+            let Replies { written, is_read, is_failure, failure, .. } = reader.replies(input);
+            (written.iter().filter(|one| **one == Written::Failed).count(), is_read, is_failure, failure.is_some())
+        };
+        assert_eq!(after(b":1\r\n-OOM 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, false, true));
+        assert_eq!(after(b":1\r\n:1\r\n:1\r\n+OK\r\n-NOPERM 1\r\n"), (0, false, false, true));
+        assert_eq!(after(&b"-LOADING 1\r\n".repeat(5)), (4, false, true, true));
+        assert_eq!(after(b":1\r\n-NOSCRIPT 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
+        assert_eq!(after(b"-READONLY 1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_refused() {
+        for input in [
+            &b"+OK\r\n"[..],
+            b":1\r\n:1\r\n:1\r\n:1\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*2\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n_\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n*1\r\n",
+            b"*4\r\n",
+        ] {
+            assert_eq!(reader(1).read(input), Err(Garbage), "{}", String::from_utf8_lossy(input));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_has_no_version() {
+        let read = |bytes: &[u8]| item(0..bytes.len(), bytes);
+        for (bytes, value) in
+            [(&b"="[..], 0..1), (b"=123", 0..4), (b"12 x", 0..4), (b"", 0..0), (b"7 99999999999", 0..13)]
+        {
+            let Place { value: place, number, version } = read(bytes);
+            assert_eq!((place, number, version), (value, 0, 0), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What is special about Valkey and Redis: who may enter, what must be allowed, and what the server may forget.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{self, Authority, Client, Gateway, Issued, Valkey, reserved_port, run, until};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn limited(rate: &str) -> String {
+    harness::limited("header:x-api-key", rate, "")
+}
+
+fn gateway(valkey: &Valkey, more: &str) -> Gateway {
+    Gateway::start(&(valkey.store_with(more) + &limited("1000000000/d")))
+}
+
+/// The status of one more request.
+fn ask(client: &mut Client) -> u16 {
+    client.get_with("/", "X-Api-Key: k\r\n").status
+}
+
+/// Asks until the server has one more count than before.
+#[track_caller]
+fn counted_again(client: &mut Client, valkey: &Valkey) {
+    let before = valkey.counted();
+    until("the server counts", PATIENCE, || {
+        ask(client);
+        valkey.counted() > before
+    });
+}
+
+/// The server refuses the gateway, which says why before any request, and counts alone.
+#[track_caller]
+fn refused(gateway: &Gateway, command: &str, answer: &str) {
+    let said = gateway.wait_message("valkey does not answer");
+    let failure = said["failure"].as_str().unwrap();
+    assert!(failure.starts_with(&format!("it refuses {command}: it answered \"{answer}")), "{failure}");
+    assert_eq!(gateway.metric("gateway_store_decisions_total"), Some(0.0));
+    assert_eq!(gateway.metric("gateway_store_up"), Some(0.0));
+    let ready = gateway.admin("/readyz");
+    assert_eq!((ready.status, ready.text().contains(failure)), (503, true), "{ready:?}");
+    assert_eq!(ask(&mut gateway.client()), 200);
+}
+
+#[test]
+fn the_counters_of_a_key_are_in_one_slot_and_end_by_the_clock_of_the_server() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    counted_again(&mut gateway.client(), &valkey);
+    let (name, count) = valkey.counters().pop_first().unwrap();
+    assert!(name.starts_with("gw:l:{") && name.contains("}#d."), "{name}");
+    assert!(count > 0);
+    let left: u64 = valkey.ask(&["TTL", &name])[0].parse().unwrap();
+    assert!((86_400..=2 * 86_400 + 5).contains(&left), "{left}");
+}
+
+#[test]
+fn a_password_a_user_and_a_database() {
+    let valkey = Valkey::start();
+    let allowed = ["+@scripting", "+@string", "+@connection", "+expire", "+info", "+time"];
+    let user = [&["ACL", "SETUSER", "limiter", "on", ">secret", "~gw:*"], &allowed[..]].concat();
+    assert_eq!(valkey.ask(&user), ["OK"]);
+    let gateway = gateway(&valkey, "username = \"limiter\"\npassword = \"secret\"\ndatabase = 3");
+    let mut client = gateway.client();
+    until("it counts", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        valkey.ask(&["INFO", "keyspace"])[0].contains("db3:")
+    });
+    assert_eq!(gateway.metric("gateway_store_up"), Some(1.0));
+    assert!(valkey.counters().is_empty(), "database 0 has none");
+}
+
+#[test]
+fn a_wrong_password_is_told_at_the_start_and_shown_nowhere() {
+    let valkey = Valkey::start_with(&["--requirepass", "right"]);
+    let (wrong, none) = (gateway(&valkey, "password = \"wrong-one\""), gateway(&valkey, ""));
+    refused(&wrong, "HELLO", "WRONGPASS");
+    refused(&none, "HELLO", "NOAUTH");
+    let pages = ["/api/config", "/metrics"].map(|path| wrong.admin(path).text().to_owned());
+    let shown = wrong.log().concat() + &pages.concat();
+    assert!(!shown.contains("wrong-one"), "{shown}");
+}
+
+#[test]
+fn what_the_user_may_not_do_is_told_at_the_start() {
+    let valkey = Valkey::start();
+    for (user, rules, command) in [
+        ("no-scripts", &["~gw:*", "+@all", "-@scripting"][..], "EVAL"),
+        ("no-keys", &["~other:*", "+@all"], "SET"),
+        ("no-reads", &["~gw:*", "+@all", "-mget"], "MGET"),
+        ("no-part-of-a-script", &["~gw:*", "+@all", "-append"], "EVAL"),
+    ] {
+        let user_rules = [&["ACL", "SETUSER", user, "on", ">p"], rules].concat();
+        assert_eq!(valkey.ask(&user_rules), ["OK"]);
+        let gateway = gateway(&valkey, &format!("username = \"{user}\"\npassword = \"p\""));
+        refused(&gateway, command, "");
+    }
+}
+
+#[test]
+fn a_node_of_a_cluster_is_refused() {
+    let (_held, bus) = reserved_port();
+    let valkey = Valkey::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus.port().to_string()]);
+    assert_eq!(valkey.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), ["OK"]);
+    until("it serves its slots", PATIENCE, || valkey.ask(&["CLUSTER", "INFO"])[0].contains("cluster_state:ok"));
+    refused(&gateway(&valkey, ""), "MGET", "CROSSSLOT");
+}
+
+#[test]
+fn a_replica_is_refused() {
+    let valkey = Valkey::start();
+    let (host, port) = (valkey.address.ip().to_string(), valkey.address.port().to_string());
+    let replica = Valkey::start_with(&["--replicaof", &format!("{host} {port}")]);
+    until("it has copied", PATIENCE, || replica.ask(&["INFO", "replication"])[0].contains("master_link_status:up"));
+    refused(&gateway(&replica, ""), "SET", "READONLY");
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_scripts_learns_them_again() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    counted_again(&mut client, &valkey);
+    for _ in 0..3 {
+        assert_eq!(valkey.ask(&["SCRIPT", "FLUSH"]), ["OK"]);
+        counted_again(&mut client, &valkey);
+    }
+}
+
+#[test]
+fn a_primary_that_becomes_a_replica_and_returns_is_used_again() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    counted_again(&mut client, &valkey);
+    assert_eq!(valkey.ask(&["REPLICAOF", "127.0.0.1", "9"]), ["OK"]);
+    until("it is away", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        gateway.metric("gateway_store_up") == Some(0.0)
+    });
+    assert_eq!(valkey.ask(&["REPLICAOF", "NO", "ONE"]), ["OK"]);
+    counted_again(&mut client, &valkey);
+}
+
+#[test]
+fn a_server_that_returns_empty_is_told_what_is_known() {
+    let mut valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    (0..20).for_each(|_| assert_eq!(ask(&mut client), 200));
+    until("all is counted", PATIENCE, || valkey.counted() == 20);
+    valkey.kill();
+    until("it is away", PATIENCE, || gateway.metric("gateway_store_up") == Some(0.0));
+    (0..5).for_each(|_| assert_eq!(ask(&mut client), 200));
+    valkey.restart();
+    let mut more = 0;
+    until("it knows all again", PATIENCE, || {
+        more += 1;
+        assert_eq!(ask(&mut client), 200);
+        valkey.counted() >= 25
+    });
+    until("and each request once", PATIENCE, || valkey.counted() == 25 + more);
+}
+
+#[test]
+fn a_server_that_is_silent_is_away_until_it_answers() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "timeout = \"100ms\"");
+    let mut client = gateway.client();
+    counted_again(&mut client, &valkey);
+    valkey.signal(Signal::STOP);
+    until("it is away", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        gateway.metric("gateway_store_up") == Some(0.0)
+    });
+    valkey.signal(Signal::CONT);
+    counted_again(&mut client, &valkey);
+}
+
+#[test]
+fn a_connection_that_is_killed_is_made_again() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    for _ in 0..5 {
+        counted_again(&mut client, &valkey);
+        valkey.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    counted_again(&mut client, &valkey);
+}
+
+#[test]
+fn a_server_without_memory_fails_only_writes() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    counted_again(&mut client, &valkey);
+    assert_eq!(valkey.ask(&["CONFIG", "SET", "maxmemory", "1"]), ["OK"]);
+    until("it refuses writes", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        gateway.metric("gateway_store_errors_total") > Some(0.0)
+    });
+    assert_eq!(valkey.ask(&["CONFIG", "SET", "maxmemory", "0"]), ["OK"]);
+    counted_again(&mut client, &valkey);
+}
+
+#[test]
+fn tls_with_the_right_and_with_a_wrong_name() {
+    let authority = Authority::new();
+    let Issued { cert, key } = authority.issue("store", "store", &["store.internal"]);
+    let files = [authority.ca(), cert, key].map(|path| path.to_str().unwrap().to_owned());
+    let [ca, cert, key] = files.each_ref().map(String::as_str);
+    let own = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca, "--tls-auth-clients", "no"];
+    let valkey = Valkey::start_with(&[&["--port", "0", "--tls-port", "PORT"], &own[..]].concat());
+    let section = |name: &str| format!("[store.tls]\nca = \"{ca}\"\n{name}");
+    let right = gateway(&valkey, &section("server_name = \"store.internal\""));
+    let mut client = right.client();
+    until("it is asked", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        right.metric("gateway_store_round_trips_total") > Some(0.0)
+    });
+    until("its clock is known", PATIENCE, || right.metric("gateway_store_up") == Some(1.0));
+    let wrong = gateway(&valkey, &section(""));
+    let said = wrong.wait_message("valkey does not answer");
+    assert!(said["failure"].as_str().unwrap().contains("certificate"), "{said}");
+    let plain = gateway(&valkey, "");
+    plain.wait_message("valkey does not answer");
+}
+
+#[test]
+fn statistics_are_those_of_the_server() {
+    let valkey = Valkey::start_with(&["--maxmemory", "2mb", "--maxmemory-policy", "allkeys-lru"]);
+    let text = "x".repeat(1000);
+    (0..3000).for_each(|key| drop(valkey.ask(&["SET", &format!("other:{key}"), &text])));
+    let gateway = gateway(&valkey, "");
+    until("it tells its evictions", PATIENCE, || gateway.metric("gateway_store_valkey_evictions_total") > Some(0.0));
+}
+
+#[test]
+fn check_shows_the_store_without_its_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let store = "[store]\ntype = \"redis\"\nservers = [\"10.0.0.1\"]\nusername = \"u\"\npassword = \"hidden\"\n";
+    std::fs::write(&file, store.to_owned() + &limited("5/m")).unwrap();
+    let shown = run(&["check", file.to_str().unwrap()]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("valkey at 10.0.0.1:6379") && !shown.contains("hidden"), "{shown}");
+}
