@@ -39,7 +39,7 @@ pub(super) fn haproxy(name: &str, upstream: &Upstream) -> Peer {
 pub(super) fn gateway(name: &str, upstream: &Upstream) -> Gateway {
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "a\nb\n").unwrap();
-    let text = block("toml", name).replace("\"keys.txt\"", &format!("{:?}", keys.path()));
+    let text = block("toml", name).replace("\"keys.txt\"", &format!("\"{}\"", keys.path().display()));
     let text = format!("{text}\n[upstreams.app]\nservers = [\"http://{}\"]\n", upstream.address());
     Gateway::with_server("proxy_protocol = true\nworkers = 1", &text)
 }
