@@ -147,6 +147,7 @@ fn the_json_has_every_key_that_a_file_can_have() {
         ("type = \"memory\"", "acme = { names = [\"a.test\"], email = \"a@a.test\", agree = true }"),
         ("type = \"memcached\", servers = [\"127.0.0.1:7\"]", &files),
         (&valkey, &files),
+        ("type = \"valkey\", sentinels = [\"127.0.0.1:9\"], master = \"m\"", &files),
     ] {
         let mut text = ALL_TABLES.replace("STORE", store).replace("TLS", tls);
         if tls == files {

@@ -235,6 +235,11 @@ fn store(store: &Store, gateways: u64) -> Value {
                 keys["password"] = json!((!login.password.text().is_empty()).then_some(SECRET));
                 keys["database"] = json!(login.database);
                 keys["tls"] = json!(login.tls.as_deref().map(routing::tls));
+                if !login.sentinels.is_empty() {
+                    keys["sentinels"] = json!(login.sentinels);
+                    keys["master"] = shared.servers.first().map_or(Value::Null, |name| json!(name));
+                    keys["servers"] = Value::Null;
+                }
             }
             keys
         }

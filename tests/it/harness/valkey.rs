@@ -1,11 +1,11 @@
 //! A real Valkey or Redis that can be killed, stopped and started again on the same port.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use std::{env, fs};
 
 use rustix::process::Signal;
 use socket2::Socket;
@@ -40,6 +40,31 @@ impl Valkey {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         let child = spawn(address, &folder, &options);
         let started = Self { child, options, folder, address, _held: held };
+        started.wait();
+        started
+    }
+
+    /// A sentinel that watches the primary of this name. Two must miss it before another server takes its place.
+    pub(crate) fn sentinel(name: &str, primary: SocketAddr) -> Self {
+        let (held, address) = reserved_port();
+        let folder = tempfile::tempdir().unwrap();
+        let rules = ["down-after-milliseconds NAME 1000", "failover-timeout NAME 3000"];
+        let rules = rules.map(|rule| format!("sentinel {}\n", rule.replace("NAME", name))).concat();
+        let (host, port) = (primary.ip(), primary.port());
+        let text = format!(
+            "bind 127.0.0.1\nport {}\ndir {}\nsentinel monitor {name} {host} {port} 2\n{rules}",
+            address.port(),
+            folder.path().display()
+        );
+        // The sentinel writes into it what it learns.
+        let file = folder.path().join("sentinel.conf");
+        fs::write(&file, text).unwrap();
+        let start = |program: &str| {
+            let mut command = Command::new(program);
+            command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn()
+        };
+        let started = Self { child: run(start), options: Vec::new(), folder, address, _held: held };
         started.wait();
         started
     }
@@ -129,11 +154,18 @@ fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
     };
     // Not every build has TLS.
-    let is_tls = options.iter().any(|option| option == "--tls-port");
+    match options.iter().any(|option| option == "--tls-port") {
+        true => Process(start("redis-server").expect(INSTALL)),
+        false => run(start),
+    }
+}
+
+const INSTALL: &str = "install Valkey or Redis (the package redis-server), or run scripts/test, which does";
+
+fn run(start: impl Fn(&str) -> io::Result<Child>) -> Process {
     let child = match env::var("VALKEY_SERVER") {
-        _ if is_tls => start("redis-server"),
         Ok(program) => start(&program),
         Err(_) => start("valkey-server").or_else(|_| start("redis-server")),
     };
-    Process(child.expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does"))
+    Process(child.expect(INSTALL))
 }

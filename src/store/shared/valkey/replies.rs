@@ -21,8 +21,9 @@ pub(super) enum Expected {
     Stored,
 }
 
-/// After these errors only a new connection helps: the server has forgotten the scripts, or follows another one now.
-const OUTDATED: [&[u8]; 2] = [b"NOSCRIPT", b"READONLY"];
+/// After these errors only a new connection helps: the server has forgotten the scripts, follows another one now, or is cut off
+/// from those that follow it.
+const OUTDATED: [&[u8]; 3] = [b"NOSCRIPT", b"READONLY", b"NOREPLICAS"];
 
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
