@@ -40,6 +40,9 @@ pub struct Ask<'a> {
     pub settles: bool,
     /// Whether the charge is given back if the asker is gone before the answer. If not, the request was let through by then.
     pub lapses: bool,
+    /// Whether the ask is decided although nobody waits for the answer any more: a proxy that asked may let the request through
+    /// without it.
+    pub persists: bool,
     /// The request may be held before it is served if the limit's level ([`Verdict::level`]) is above this; `None` if it is
     /// never held. Then its other limits, too, only reserve what they charge, because the client may go away meanwhile.
     pub held_above: Option<u32>,
@@ -54,8 +57,9 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// Needs and is charged `cost`. The caller sets what only a route knows.
     pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
-        let (settles, lapses, held_above, role, overflow) = (false, false, None, Role::Refuses, None);
-        Self { limit, key, need: cost, cost, settles, lapses, held_above, role, overflow, place: 0 }
+        let (settles, lapses, persists) = (false, false, false);
+        let (held_above, role, overflow) = (None, Role::Refuses, None);
+        Self { limit, key, need: cost, cost, settles, lapses, persists, held_above, role, overflow, place: 0 }
     }
 
     /// Whether the ask charges nothing and only checks whether the key is banned.

@@ -4,6 +4,7 @@
 //! A future of its own holds what only this step needs, and is gone before the request is forwarded.
 
 use std::mem;
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
 
@@ -67,7 +68,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                resolve_quotas(route, StageRange::FIRST, attributes, connection, &mut now, head_quotas).await;
+                resolve_quotas(route, StageRange::FIRST, attributes, connection, asker, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -93,7 +94,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                resolve_quotas(route, part, &attributes, connection, &mut now, tokens_quotas).await;
+                resolve_quotas(route, part, &attributes, connection, asker, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -119,7 +120,7 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            resolve_quotas(route, part, &attributes, connection, &mut now, quotas).await;
+            resolve_quotas(route, part, &attributes, connection, asker, &mut now, quotas).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
@@ -197,6 +198,7 @@ async fn resolve_quotas(
     part: StageRange,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
+    asker: Option<Asker>,
     now: &mut Time,
     quotas: &mut ResolvedQuotas,
 ) {
@@ -209,7 +211,8 @@ async fn resolve_quotas(
     };
     if let Some(waits) = waits {
         // Boxed because it is seldom needed and would make the future of each request larger.
-        Box::pin(waits.finish(quotas)).await;
+        let longest = asker.map_or(Duration::MAX, |asker| asker.longest_hold);
+        Box::pin(waits.finish(quotas, longest)).await;
         *now = clock::now();
     }
 }

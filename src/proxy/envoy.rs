@@ -176,7 +176,8 @@ async fn decide(
     let asker = Some(Asker { longest_hold });
     let deciding = Deciding { connection, gateway, route: &route, attributes, now, asker, is_shared: false };
     let decided = deciding.run(&mut None, &mut quotas, &mut state, record).await;
-    let now = state.now(now);
+    // It may have waited for a store or a source of quotas.
+    let now = clock::now();
     let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
             state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);

@@ -93,6 +93,7 @@ struct OwnedAsk {
     cost: u64,
     settles: bool,
     lapses: bool,
+    persists: bool,
     held_above: Option<u32>,
     /// How full the limit was before the request was charged; 0 if that is not known yet, or does not matter.
     level: u32,
@@ -109,7 +110,7 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place } = *ask;
+        let Ask { limit, key, need, cost, settles, lapses, persists, held_above, role, overflow, place } = *ask;
         let (limit, level, requested, own_demand, is_full) = (limit.clone(), 0, None, None, false);
         Self {
             limit,
@@ -118,6 +119,7 @@ impl From<&Ask<'_>> for OwnedAsk {
             cost,
             settles,
             lapses,
+            persists,
             held_above,
             level,
             role,
@@ -132,9 +134,9 @@ impl From<&Ask<'_>> for OwnedAsk {
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { ref limit, key, settles, lapses, held_above, role, overflow, place, .. } = *self;
+        let Self { ref limit, key, settles, lapses, persists, held_above, role, overflow, place, .. } = *self;
         let Demand { need, cost } = self.terms().demand;
-        Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place }
+        Ask { limit, key, need, cost, settles, lapses, persists, held_above, role, overflow, place }
     }
 
     /// All that the limit is asked, also as a pool.

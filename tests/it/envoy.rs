@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 
 use crate::harness::http2_server::read;
-use crate::harness::{Client, Gateway, closed_port, every_store, until};
+use crate::harness::{Client, Gate, Gateway, Upstream, closed_port, every_store, reply, until};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -514,6 +514,36 @@ fn a_hold_ends_before_envoy_stops_to_wait() {
     let (code, took) = ask(&delays);
     assert_eq!(code, OVER_LIMIT, "it would be held for longer than Envoy waits");
     assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[test]
+fn a_call_waits_for_a_source_of_quotas_less_than_envoy_waits_for_it() {
+    every_store(|store| {
+        let gate = Gate::default();
+        let passing = gate.clone();
+        let source = Upstream::start(move |_| {
+            passing.pass();
+            reply(200, "{}")
+        });
+        let quotas = format!(
+            "strategy = \"fixed-window\"\nquotas = {{ source = \"http://{}/{{key}}\", timeout = \"1m\" }}",
+            source.address()
+        );
+        let rules = rule("ip = \"*\"", "[\"l\"]");
+        let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/m\"]", &quotas)));
+        let mut caller = Caller::connect(gateway.decisions());
+        let mut head = head(SHOULD_RATE_LIMIT);
+        head.headers_mut().insert("grpc-timeout", "4S".parse().unwrap());
+        let begun = std::time::Instant::now();
+        let ended = caller.send(head, framed(&request(&[(&[("ip", "192.0.2.1")], Some(2))])).into(), true);
+        let took = begun.elapsed();
+        let answer = RateLimitResponse::decode(&ended.message[5..]).unwrap();
+        assert!((3.0..4.0).contains(&took.as_secs_f64()), "{took:?}");
+        assert_eq!((answer.overall_code, answer.statuses[0].limit_remaining), (OK, 7), "{store}");
+        assert!(answer.statuses[0].duration_until_reset.unwrap().seconds <= 60, "{answer:?}");
+        gate.open();
+        assert_eq!(gateway.used("l", "192.0.2.1"), 2, "{store}");
+    });
 }
 
 #[test]

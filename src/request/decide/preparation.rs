@@ -174,7 +174,8 @@ impl<'a> DecisionState<'a> {
         let settles = route_limit.settles;
         // A pool holds only its own requests.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        let ask = Ask { need, settles, held_above, role, place, ..Ask::new(limit, key, cost) };
+        let persists = input.asker.is_some();
+        let ask = Ask { need, settles, persists, held_above, role, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
             self.reservations.owe(&ask, used);

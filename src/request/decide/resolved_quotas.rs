@@ -3,6 +3,7 @@
 //! A route whose limits have no source pays one branch. The cache is looked up by the fingerprint that is computed anyway.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::watch;
@@ -98,12 +99,14 @@ impl RouteLimit {
 }
 
 impl QuotaWaits<'_> {
-    /// Waits until all lookups have ended, each for as long as its source allows, and adds their results.
-    pub async fn finish(self, resolved: &mut ResolvedQuotas) {
+    /// Waits until all lookups have ended, each for as long as its source allows and at most for `longest`, and adds their
+    /// results.
+    pub async fn finish(self, resolved: &mut ResolvedQuotas, longest: Duration) {
         let begun = Instant::now();
         for QuotaWait { place, source, key, mut end } in self.0 {
             // An error means that the lookup was abandoned.
-            if timeout_at(begun + source.settings().timeout, end.changed()).await.is_err() {
+            let own = source.settings().timeout;
+            if timeout_at(begun + own.min(longest), end.changed()).await.is_err() && own <= longest {
                 source.has_timed_out();
             }
             let quota = source.cached(key, clock::now());

@@ -239,10 +239,15 @@ fn is_compressed(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
+/// In the types of bodies with several values.
+const LINES_OF_JSON: [&[u8]; 3] = [b"ndjson", b"jsonl", b"json-seq"];
+
 fn is_json(headers: &HeaderMap) -> bool {
     let is_json = |kind: &[u8]| {
         let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-        essence.ends_with(b"/json") || essence.ends_with(b"+json")
+        let has = |part: &[u8]| memchr::memmem::find(&essence, part).is_some();
+        // Servers read more types as JSON than are registered: text/x-json, application/jsonrequest.
+        has(b"json") && !LINES_OF_JSON.iter().any(|lines| has(lines))
     };
     types(headers).flat_map(|kind| kind.as_bytes().split(|byte| *byte == b',')).any(is_json)
 }
@@ -340,6 +345,9 @@ mod tests {
             "application/json",
             "Application/JSON ; charset=utf-8",
             "text/json",
+            "text/x-json",
+            "application/jsonrequest",
+            "application/json\u{a0}",
             "application/vnd.api+json",
             "a/b, application/json",
         ] {

@@ -222,7 +222,7 @@ impl CachedCell {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
 
-    /// The counts that matter for a refusal: gateways mostly give back in a moment what they have charged beyond the limit.
+    /// The counts that matter for a verdict: gateways mostly give back in a moment what they have charged beyond the limit.
     pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
         let mut cell = Cow::Borrowed(&self.cell);
         if self.overfull.is_some_and(|since| at.micros_since(since) < GIVING_BACK) {

@@ -274,7 +274,8 @@ impl PendingDecision {
     }
 
     pub(super) fn is_given_up(&self) -> bool {
-        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        let is_closed = self.reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+        is_closed && !self.asks.iter().any(|ask| ask.persists)
     }
 }
 
@@ -444,6 +445,18 @@ mod tests {
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());
         let [Message::Settle(settled)] = &mailboxes.take(false)[..] else { panic!("nothing is settled") };
         assert_eq!((&settled.ticket, settled.cost), (&ticket, 2));
+    }
+
+    #[test]
+    fn what_another_proxy_has_asked_is_decided_also_if_it_waits_no_more() {
+        let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
+        for persists in [false, true] {
+            let ask = OwnedAsk { persists, ..ask(&limit, Fingerprint::of(b"k")) };
+            let (decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
+            assert!(!decided.is_given_up());
+            drop(verdicts);
+            assert_eq!(decided.is_given_up(), !persists);
+        }
     }
 
     #[test]

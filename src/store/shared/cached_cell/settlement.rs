@@ -214,11 +214,10 @@ impl CachedCell {
 
     /// What is set apart for further requests counts as remaining.
     fn verdict(&self, limit: &Arc<Limit>, need: u64, at: Time, admitted: bool) -> Verdict {
-        if !admitted {
-            return limit.judge(&self.lasting(limit, at), at, need, false);
+        let mut verdict = limit.judge(&self.lasting(limit, at), at, need, admitted);
+        if admitted {
+            verdict.remaining = verdict.remaining.saturating_add(self.set_apart(limit));
         }
-        let mut verdict = limit.judge(&self.cell, at, need, true);
-        verdict.remaining = verdict.remaining.saturating_add(self.set_apart(limit));
         verdict
     }
 

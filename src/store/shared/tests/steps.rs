@@ -149,6 +149,12 @@ impl Decided {
         self.reply.iter().flat_map(|reply| reply.refusals(&asks)).filter_map(|refusal| refusal.wait()).max()
     }
 
+    /// When there is more room, as the verdicts say, also those that admit. In microseconds.
+    pub(super) fn told(&self) -> Option<u64> {
+        let verdicts = self.reply.iter().flat_map(|reply| &reply.verdicts);
+        verdicts.filter_map(|(_, verdict)| verdict.wait).max()
+    }
+
     pub(super) fn admitted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| is_yes(reply, &self.asks))
     }
