@@ -526,7 +526,7 @@ fn a_call_waits_for_a_source_of_quotas_less_than_envoy_waits_for_it() {
             reply(200, "{}")
         });
         let quotas = format!(
-            "strategy = \"fixed-window\"\nquotas = {{ source = \"http://{}/{{key}}\", timeout = \"1m\" }}",
+            "strategy = \"fixed-window\"\nquotas = {{ source = \"http://{}/{{key}}\", timeout = \"5s\" }}",
             source.address()
         );
         let rules = rule("ip = \"*\"", "[\"l\"]");
