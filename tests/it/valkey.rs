@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Authority, Client, Gateway, Issued, Valkey, reserved_port, run, until};
+use crate::harness::{self, Authority, Client, Control, Gateway, Issued, Valkey, reserved_port, run, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::clock::until;
 use super::process::{self, Process};
+use super::server::{Control, Software};
 use super::upstream::reserved_port;
 
 /// For a start on a busy machine.
@@ -44,26 +45,19 @@ impl Valkey {
         started
     }
 
+    /// At this address, which nobody else may listen on.
+    pub(crate) fn start_at(address: SocketAddr) -> Self {
+        let (held, _) = reserved_port();
+        let folder = tempfile::tempdir().unwrap();
+        let started = Self { child: spawn(address, &folder, &[]), options: Vec::new(), folder, address, _held: held };
+        started.wait();
+        started
+    }
+
     /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait long enough on a busy
     /// machine.
     pub(crate) fn store_with(&self, more: &str) -> String {
-        let timeout = if more.contains("timeout") { "" } else { "timeout = \"5s\"" };
-        format!("[store]\ntype = \"valkey\"\nservers = [\"{}\"]\n{timeout}\n{more}\n", self.address)
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Starts it again, empty, at the same address.
-    pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.address, &self.folder, &self.options);
-        self.wait();
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        process::signal(&self.child, signal);
+        Software::Valkey.store(&[self.address], more)
     }
 
     fn wait(&self) {
@@ -89,17 +83,89 @@ impl Valkey {
         line.trim().parse().unwrap()
     }
 
-    /// The counts in it, without those of values.
-    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
+    /// How often these commands were executed, also in scripts.
+    fn calls<const COMMANDS: usize>(&self, commands: [&str; COMMANDS]) -> [u64; COMMANDS] {
+        let told = self.ask(&["INFO", "commandstats"]).remove(0);
+        commands.map(|command| {
+            let line = told.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+        })
+    }
+
+    /// The names of what gateways keep in it, except notes.
+    fn names(&self) -> Vec<String> {
+        self.ask(&["KEYS", "*{*"])
+    }
+}
+
+impl Control for Valkey {
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.child = spawn(self.address, &self.folder, &self.options);
+        self.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        process::signal(&self.child, signal);
+    }
+
+    /// Scripts and reads, without one of each in each greeting.
+    fn commands(&self) -> u64 {
+        let [scripts, reads, greetings] = self.calls(["evalsha", "mget", "hello"]);
+        scripts + reads - 2 * greetings
+    }
+
+    fn lookups(&self) -> u64 {
+        // Two scripts of each greeting have one, too.
+        let [reads, greetings] = self.calls(["get", "hello"]);
+        reads - 2 * greetings
+    }
+
+    fn items(&self) -> u64 {
+        self.ask(&["DBSIZE"])[0].parse().unwrap()
+    }
+
+    fn connections(&self) -> u64 {
+        self.stat("connected_clients") - 1
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
         let count = |name: String| {
+            // One that ends meanwhile is nothing.
             let value = self.ask(&["GET", &name]);
             Some((name, value.first()?.split(' ').next()?.parse().ok()?))
         };
-        self.ask(&["KEYS", "*{*"]).into_iter().filter_map(count).collect()
+        self.names().into_iter().filter_map(count).collect()
     }
 
-    pub(crate) fn counted(&self) -> u64 {
-        self.counters().values().sum()
+    fn evict(&self) {
+        let most = (self.stat("used_memory") + (1 << 20)).to_string();
+        let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+        assert_eq!([self.ask(&policy), self.ask(&["CONFIG", "SET", "maxmemory", &most])].concat(), ["OK", "OK"]);
+        let (text, mut number) = ("x".repeat(10_000), 0);
+        // What only lists the names is no use of the counters, which would keep them.
+        until("all counters are evicted", PATIENCE, || {
+            number += 1;
+            self.ask(&["SET", &format!("other:{number}"), &text]);
+            self.names().is_empty()
+        });
+        assert_eq!(self.ask(&["CONFIG", "SET", "maxmemory", "0"]), ["OK"]);
+    }
+
+    fn flush(&self) {
+        assert_eq!(self.ask(&["FLUSHALL"]), ["OK"]);
+    }
+
+    fn set(&self, name: &str, text: &str) {
+        assert_eq!(self.ask(&["SET", name, text]), ["OK"]);
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        self.ask(&["GET", name]).pop()
     }
 }
 
@@ -124,7 +190,8 @@ fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let start = |program: &str| {
         let mut command = Command::new(program);
-        command.args(["--bind", &host, "--port", &port, "--save", "", "--dir"]).arg(folder.path());
+        command.args(["--bind", &host, "--port", &port, "--save", "", "--enable-debug-command", "yes"]);
+        command.arg("--dir").arg(folder.path());
         command.args(options.iter().map(|option| option.replace("PORT", &port)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
     };
@@ -136,4 +203,33 @@ fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
         Err(_) => start("valkey-server").or_else(|_| start("redis-server")),
     };
     Process(child.expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does"))
+}
+
+/// Takes the commands that are complete from what a client has sent.
+pub(crate) fn cut_commands(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
+    let mut commands = Vec::new();
+    while let Some((command, length)) = first_command(sent) {
+        sent.drain(..length);
+        commands.push(command);
+    }
+    commands
+}
+
+/// With its length in bytes.
+fn first_command(sent: &[u8]) -> Option<(Vec<String>, usize)> {
+    let mut at = 0;
+    let number = |kind: u8, at: &mut usize| {
+        let end = *at + sent[*at..].iter().position(|byte| *byte == b'\n')?;
+        assert_eq!(sent[*at], kind);
+        let number: usize = str::from_utf8(&sent[*at + 1..end - 1]).unwrap().parse().unwrap();
+        *at = end + 1;
+        Some(number)
+    };
+    let mut words = Vec::new();
+    for _ in 0..number(b'*', &mut at)? {
+        let length = number(b'$', &mut at)?;
+        words.push(String::from_utf8_lossy(sent.get(at..at + length + 2)?.split_at(length).0).into_owned());
+        at += length + 2;
+    }
+    Some((words, at))
 }
