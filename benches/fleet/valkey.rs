@@ -74,7 +74,7 @@ impl Valkey {
             reads += if is_read { words.len() as u64 - 1 } else { 0 };
             writes += u64::from(!is_read);
             if is_failing {
-                replies.extend_from_slice(b"-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+                replies.extend_from_slice(b"-ERR it fails\r\n");
                 continue;
             }
             match &words[..] {

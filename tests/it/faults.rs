@@ -4,9 +4,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
-use crate::harness::{self, Client, Fault, Gateway, Mode, Server, Software, align, until};
+use crate::harness::{self, Client, Fault, Gateway, Mode, Server, Software, Valkey, align, ask, until};
 
 const QUOTA: usize = 20;
 const BEFORE: usize = 8;
@@ -35,6 +35,18 @@ enum Kind {
     /// Other items have pushed the counters out.
     Evicted,
     Flushed,
+    /// Full, and it evicts nothing: only reads succeed.
+    Full,
+    /// The disk of its log is full, with the same effect.
+    DiskFull,
+    /// The user of the gateway may not run scripts any more.
+    Forbidden,
+    /// Somebody has paused all writes.
+    Paused,
+    /// A script of a neighbour does not end.
+    Busy,
+    /// It follows a primary, which is away.
+    Demoted,
 }
 
 impl Kind {
@@ -52,6 +64,11 @@ impl Kind {
         matches!(self, Self::Stopped | Self::Slow)
     }
 
+    /// Whether reads succeed, so that requests pass until the first write does not.
+    fn is_readable(self) -> bool {
+        matches!(self, Self::Full | Self::DiskFull | Self::Forbidden | Self::Paused | Self::Demoted)
+    }
+
     /// Whether the counters are gone afterwards.
     fn forgets(self) -> bool {
         matches!(self, Self::Killed | Self::Restarted | Self::Evicted | Self::Flushed)
@@ -60,7 +77,7 @@ impl Kind {
     /// Whether the server may count a write although the gateway gets no answer. Then nothing says whether the gateway
     /// must write again.
     fn is_ambiguous(self) -> bool {
-        matches!(self, Self::Stopped | Self::Reset | Self::Slow)
+        matches!(self, Self::Stopped | Self::Reset | Self::Slow | Self::Paused)
     }
 }
 
@@ -73,7 +90,10 @@ struct Faulty {
 
 impl Faulty {
     fn start(software: Software, kind: Kind) -> Self {
-        let server = software.start_small();
+        let server = match kind {
+            Kind::DiskFull => Valkey::start_with(&["--appendonly", "yes"]).into(),
+            _ => software.start_small(),
+        };
         let proxy = match kind {
             Kind::Refused => Some(Mode::Refuse),
             Kind::Reset | Kind::Garbage | Kind::OutOfMemory | Kind::Slow => Some(Mode::Pass),
@@ -93,6 +113,21 @@ impl Faulty {
             Kind::Stopped => return self.server.signal(Signal::STOP),
             Kind::Evicted => return self.server.evict(),
             Kind::Flushed => return self.server.flush(),
+            Kind::Full => return self.tell(&["CONFIG", "SET", "maxmemory", "1"]),
+            Kind::DiskFull => {
+                self.limit_files(Some(0));
+                let address = self.server.address;
+                return until("it is full", PATIENCE, || ask(address, &["SET", "x", "x"])[0].starts_with("-MISCONF"));
+            }
+            Kind::Forbidden => return self.tell(&["ACL", "SETUSER", "default", "-@scripting"]),
+            Kind::Paused => return self.tell(&["CLIENT", "PAUSE", "600000", "WRITE"]),
+            Kind::Demoted => return self.tell(&["REPLICAOF", "127.0.0.1", "9"]),
+            Kind::Busy => {
+                self.tell(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+                let address = self.server.address;
+                thread::spawn(move || ask(address, &["EVAL", "while true do end", "0"]));
+                return until("it is busy", PATIENCE, || ask(address, &["TIME"])[0].starts_with("-BUSY"));
+            }
             Kind::Refused => Mode::Refuse,
             Kind::Reset => Mode::Reset,
             Kind::Garbage => Mode::Garbage,
@@ -106,8 +141,26 @@ impl Faulty {
         match self.kind {
             Kind::Killed => self.server.restart(),
             Kind::Stopped => self.server.signal(Signal::CONT),
+            Kind::Full => self.tell(&["CONFIG", "SET", "maxmemory", "0"]),
+            Kind::DiskFull => self.limit_files(None),
+            Kind::Forbidden => self.tell(&["ACL", "SETUSER", "default", "+@scripting"]),
+            Kind::Paused => self.tell(&["CLIENT", "UNPAUSE"]),
+            Kind::Demoted => self.tell(&["REPLICAOF", "NO", "ONE"]),
+            Kind::Busy => self.tell(&["SCRIPT", "KILL"]),
             _ => self.set(Mode::Pass),
         }
+    }
+
+    fn tell(&self, words: &[&str]) {
+        assert_eq!(ask(self.server.address, words), ["OK"], "{words:?}");
+    }
+
+    /// The size in bytes that files of the server may have.
+    fn limit_files(&self, most: Option<u64>) {
+        let told = ask(self.server.address, &["INFO", "server"]).remove(0);
+        let pid = told.lines().find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok());
+        let limit = Rlimit { current: most, maximum: None };
+        prlimit(Some(Pid::from_raw(pid.unwrap()).unwrap()), Resource::Fsize, limit).unwrap();
     }
 
     fn set(&self, mode: Mode) {
@@ -143,14 +196,14 @@ impl Faulty {
     }
 }
 
-fn ask(client: &mut Client, key: &str) -> u16 {
+fn request(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
 }
 
 /// How many of `count` requests are admitted; the others must be over the limit.
 #[track_caller]
 fn admitted(client: &mut Client, key: &str, count: usize) -> usize {
-    let statuses: Vec<_> = (0..count).map(|_| ask(client, key)).collect();
+    let statuses: Vec<_> = (0..count).map(|_| request(client, key)).collect();
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{key}: {statuses:?}");
     statuses.iter().filter(|status| **status == 200).count()
 }
@@ -230,11 +283,15 @@ fn all_or_none(software: Software, kind: Kind) {
     let (mut allowed, mut rejected) = (allowing.client(), rejecting.client());
     if !kind.is_from_the_start() {
         for client in [&mut allowed, &mut rejected] {
-            until("it counts", PATIENCE, || ask(client, "before") == 429);
+            until("it counts", PATIENCE, || request(client, "before") == 429);
         }
     }
     faulty.begin(TIMEOUT);
-    let mut statuses = |key| [ask(&mut allowed, key), ask(&mut rejected, key)];
+    if kind.is_readable() {
+        until("it is noticed", PATIENCE, || request(&mut rejected, "noticed") == 503);
+        request(&mut allowed, "noticed");
+    }
+    let mut statuses = |key| [request(&mut allowed, key), request(&mut rejected, key)];
     for at in 0..2 * QUOTA {
         assert_eq!(statuses("during"), [200, 503], "request {at}");
     }
@@ -246,7 +303,7 @@ fn all_or_none(software: Software, kind: Kind) {
         until(&format!("the limit holds again, {name}"), PATIENCE, || {
             round += 1;
             let key = format!("afterwards {round}");
-            let statuses: Vec<_> = (0..QUOTA + 2).map(|_| ask(client, &key)).collect();
+            let statuses: Vec<_> = (0..QUOTA + 2).map(|_| request(client, &key)).collect();
             statuses.iter().filter(|status| **status == 200).count() == QUOTA && statuses[QUOTA..] == [429; 2]
         });
     }
@@ -257,7 +314,7 @@ fn all_or_none(software: Software, kind: Kind) {
 
 fn time(client: &mut Client, key: &str) -> Duration {
     let start = Instant::now();
-    let status = ask(client, key);
+    let status = request(client, key);
     assert!([200, 503].contains(&status), "{key}: {status}");
     start.elapsed()
 }
@@ -320,9 +377,9 @@ fn one_by_one(gateway: &Gateway, client: &mut Client, kind: Kind) -> Duration {
     slowest
 }
 
-/// Each story of a kind is a test.
+/// Each story of a kind is a test, with each server or only with Valkey.
 macro_rules! stories {
-    ($($name:ident: $kind:ident, $($story:ident)+;)+) => {
+    ($with:ident, $($name:ident: $kind:ident, $($story:ident)+;)+) => {
         $(mod $name {
             use super::Software;
 
@@ -330,12 +387,13 @@ macro_rules! stories {
                 super::$story(software, super::Kind::$kind);
             })+
 
-            crate::harness::with_each_server! { $($story)+ }
+            crate::harness::$with! { $($story)+ }
         })+
     };
 }
 
 stories! {
+    with_each_server,
     killed: Killed, nobody_gets_more all_or_none nobody_waits;
     restarted_empty: Restarted, nobody_gets_more nobody_waits;
     stopped: Stopped, nobody_gets_more all_or_none nobody_waits;
@@ -346,4 +404,14 @@ stories! {
     slow: Slow, nobody_gets_more all_or_none nobody_waits;
     evicted: Evicted, nobody_gets_more;
     flushed: Flushed, nobody_gets_more;
+}
+
+stories! {
+    with_valkey,
+    full: Full, nobody_gets_more all_or_none nobody_waits;
+    full_disk: DiskFull, nobody_gets_more all_or_none nobody_waits;
+    forbidden: Forbidden, nobody_gets_more all_or_none nobody_waits;
+    paused: Paused, nobody_gets_more all_or_none;
+    busy: Busy, nobody_gets_more all_or_none nobody_waits;
+    demoted: Demoted, nobody_gets_more all_or_none nobody_waits;
 }

@@ -55,7 +55,7 @@ impl Software {
     pub(crate) fn start(self) -> Server {
         match self {
             Self::Memcached => Server::new(self, Memcached::start(), |server| server.address),
-            Self::Valkey => Server::new(self, Valkey::start(), |server| server.address),
+            Self::Valkey => Valkey::start().into(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Software {
     pub(crate) fn start_at(self, address: SocketAddr) -> Server {
         match self {
             Self::Memcached => Server::new(self, Memcached::start_at(address), |server| server.address),
-            Self::Valkey => Server::new(self, Valkey::start_at(address), |server| server.address),
+            Self::Valkey => Valkey::start_at(address).into(),
         }
     }
 
@@ -115,6 +115,12 @@ impl Server {
     }
 }
 
+impl From<Valkey> for Server {
+    fn from(valkey: Valkey) -> Self {
+        Self::new(Software::Valkey, valkey, |server| server.address)
+    }
+}
+
 impl Deref for Server {
     type Target = dyn Control;
 
@@ -150,6 +156,14 @@ macro_rules! with_each_server {
             })+
         }
 
+        crate::harness::with_valkey! { $($name)+ }
+    };
+}
+pub(crate) use with_each_server;
+
+/// Makes a test of each of these functions.
+macro_rules! with_valkey {
+    ($($name:ident)+) => {
         mod valkey {
             $(#[test]
             fn $name() {
@@ -158,4 +172,4 @@ macro_rules! with_each_server {
         }
     };
 }
-pub(crate) use with_each_server;
+pub(crate) use with_valkey;

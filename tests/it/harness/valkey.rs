@@ -64,16 +64,8 @@ impl Valkey {
         until("the server is there", PATIENCE, || TcpStream::connect(self.address).is_ok());
     }
 
-    /// The texts and numbers of the answer, one after the other; an error begins with `-`.
     pub(crate) fn ask(&self, words: &[&str]) -> Vec<String> {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-        let command = format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>());
-        stream.write_all(command.as_bytes()).unwrap();
-        let mut texts = Vec::new();
-        read(&mut BufReader::new(&stream), &mut texts);
-        texts
+        ask(self.address, words)
     }
 
     /// A number from `INFO`, such as `evicted_keys`.
@@ -169,6 +161,18 @@ impl Control for Valkey {
     }
 }
 
+/// The texts and numbers of the answer, one after the other; an error begins with `-`.
+pub(crate) fn ask(address: SocketAddr, words: &[&str]) -> Vec<String> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    let command = format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>());
+    stream.write_all(command.as_bytes()).unwrap();
+    let mut texts = Vec::new();
+    read(&mut BufReader::new(&stream), &mut texts);
+    texts
+}
+
 fn read(from: &mut impl BufRead, texts: &mut Vec<String>) {
     let mut line = String::new();
     from.read_line(&mut line).unwrap();
@@ -188,21 +192,19 @@ fn read(from: &mut impl BufRead, texts: &mut Vec<String>) {
 
 fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let start = |program: &str| {
-        let mut command = Command::new(program);
-        command.args(["--bind", &host, "--port", &port, "--save", "", "--enable-debug-command", "yes"]);
-        command.arg("--dir").arg(folder.path());
-        command.args(options.iter().map(|option| option.replace("PORT", &port)));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-    };
+    let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
     // Not every build has TLS.
     let is_tls = options.iter().any(|option| option == "--tls-port");
-    let child = match env::var("VALKEY_SERVER") {
-        _ if is_tls => start("redis-server"),
-        Ok(program) => start(&program),
-        Err(_) => start("valkey-server").or_else(|_| start("redis-server")),
-    };
-    Process(child.expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does"))
+    let own = env::var("VALKEY_SERVER").ok().filter(|_| !is_tls);
+    let installed = if is_tls { &["redis-server"][..] } else { &["valkey-server", "redis-server"] };
+    let program = own.as_deref().or_else(|| installed.iter().copied().find(is_there));
+    let program = program.expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does");
+    let mut command = Command::new("sh");
+    // A file that must not grow is then an error instead of the end.
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", program]);
+    command.args(["--bind", &host, "--port", &port, "--save", "", "--enable-debug-command", "yes"]);
+    command.arg("--dir").arg(folder.path()).args(options.iter().map(|option| option.replace("PORT", &port)));
+    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
 /// Takes the commands that are complete from what a client has sent.
