@@ -161,6 +161,9 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
         }
         Store::Shared(shared) => {
             writeln!(f, "  {} at {}", shared.software.word(), shared.servers.join(", "))?;
+            if let sentinels @ [_, ..] = shared.software.sentinels() {
+                writeln!(f, "  the sentinels {} know its address", sentinels.join(", "))?;
+            }
             let away = match shared.on_error {
                 OnError::Local => "are counted in this process",
                 OnError::Allow => "pass and are not counted",

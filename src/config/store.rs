@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use super::kinds::{flag, number, shaped, size, text, wait, words};
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
+use super::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables};
 use super::report::quoted;
 use super::upstream::{self, UpstreamTls};
 use super::{secret, values};
 
 /// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
+
+/// Of sentinels for which none is given.
+const SENTINEL_PORT: u16 = 26_379;
 
 const SHARE: &str =
     "write share = 4, or share = \"dns:gateways.internal\" for a name with the addresses of all gateways";
@@ -96,7 +99,7 @@ impl Store {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedStore {
     pub software: Software,
-    /// `host:port`, at least one.
+    /// `host:port`, at least one; with sentinels, only the name of the primary.
     pub servers: Vec<String>,
     /// The first part of every key: 1 to 64 printable characters without spaces.
     pub prefix: String,
@@ -131,6 +134,8 @@ pub struct Login {
     pub password: Password,
     pub database: u16,
     pub tls: Option<Box<UpstreamTls>>,
+    /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
+    pub sentinels: Vec<String>,
 }
 
 /// Nothing shows it.
@@ -167,6 +172,14 @@ impl Software {
         match self {
             Self::Memcached => 11_211,
             Self::Valkey(_) => 6379,
+        }
+    }
+
+    /// Those that know where the only server is; empty if it has an address itself.
+    pub fn sentinels(&self) -> &[String] {
+        match self {
+            Self::Memcached => &[],
+            Self::Valkey(login) => &login.sentinels,
         }
     }
 
@@ -216,6 +229,10 @@ tables! {
             => "dns:gateways.internal";
         /// For shared stores: the servers, at least one; keys are spread over them.
         servers: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:11211"];
+        /// For `"valkey"`, instead of `servers`: the sentinels, which know the address of the primary called `master`.
+        sentinels: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:26379"];
+        /// For `"valkey"`: the name that the sentinels have for the primary.
+        master: () = text() => "mymaster";
         /// For `"valkey"`: the user as whom the gateway speaks to the servers (ACL); by default the default user.
         username: () = text() => "gateway";
         /// For `"valkey"`: the password; also `"file:PATH"` or `"env:NAME"`.
@@ -253,7 +270,14 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         None => format!("add type = \"{word}\", or remove it"),
     };
     if kind != StoreType::Valkey {
-        let of_valkey = [keys::username.name, keys::password.name, keys::database.name, keys::tls.name];
+        let of_valkey = [
+            keys::username.name,
+            keys::password.name,
+            keys::database.name,
+            keys::tls.name,
+            keys::sentinels.name,
+            keys::master.name,
+        ];
         section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
     }
     let store = match kind {
@@ -287,15 +311,23 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     section.misplaced(&of_memory, "`type = \"memory\"`", &format!("remove it: {name} has its own memory"));
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
-    let port = software.port();
-    let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
-    let servers = section.required(&keys::servers, &help).and_then(|field| field.list(&keys::servers));
-    let servers = servers.into_iter().flatten();
-    let servers = servers.filter_map(|field| Some((field.parse(|text| server(text, port))?, field)));
-    let servers: Vec<_> = servers.collect();
-    report_repeated(&servers, "this server", "keys are spread evenly over the servers: list each of them once");
+    let servers = match &software {
+        Software::Valkey(_) if section.field(&keys::sentinels).is_some() => primary(section),
+        software => {
+            section.refuse(
+                &[keys::master.name],
+                "needs `sentinels`",
+                "add sentinels = [\"10.0.0.1:26379\"], or remove it",
+            );
+            let port = software.port();
+            let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
+            section
+                .required(&keys::servers, &help)
+                .map(|field| addresses(&field, &keys::servers, port, "keys are spread evenly over the servers"))
+        }
+    };
     SharedStore {
-        servers: servers.into_iter().map(|(server, _)| server).collect(),
+        servers: servers.unwrap_or_default(),
         prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, &software))),
         software,
         timeout: section.read(&keys::timeout),
@@ -304,14 +336,45 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     }
 }
 
+/// The name of the primary, whose address the sentinels know.
+fn primary(section: &Section<'_>) -> Option<Vec<String>> {
+    section.refuse(
+        &[keys::servers.name],
+        "does not go with `sentinels`",
+        "the sentinels know where the server is: remove one of the two keys",
+    );
+    let field = section
+        .required(&keys::master, "add the name that the sentinels have for the primary: master = \"mymaster\"")?;
+    let name = field.parse(|text| match text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(Wrong::new(
+            format!("{} is no name of a primary", quoted(text)),
+            "it has printable characters without spaces",
+        )),
+    });
+    name.map(|name| vec![name])
+}
+
+/// `why` says why none of them is listed twice.
+fn addresses(field: &Field<'_>, key: &Setting<()>, port: u16, why: &str) -> Vec<String> {
+    let all = field.list(key).into_iter().flatten();
+    let all: Vec<_> = all.filter_map(|field| Some((field.parse(|text| server(text, port))?, field))).collect();
+    report_repeated(&all, "this server", &format!("{why}: list each of them once"));
+    all.into_iter().map(|(server, _)| server).collect()
+}
+
 fn login(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
     let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
-    let tls = section.table(&keys::tls).zip(section.field(&keys::servers));
+    let sentinels = section.field(&keys::sentinels);
+    let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
     Login {
         username: username.unwrap_or_default(),
         password: Password::new(password.unwrap_or_default()),
         database: section.read(&keys::database),
         tls: tls.and_then(|(section, servers)| upstream::read_tls(Some(section), &servers, system)).map(Box::new),
+        sentinels: sentinels
+            .map(|field| addresses(&field, &keys::sentinels, SENTINEL_PORT, "each sentinel has one vote"))
+            .unwrap_or_default(),
     }
 }
 

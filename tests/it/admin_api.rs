@@ -138,10 +138,16 @@ fn the_json_has_every_key_that_a_file_can_have() {
     let site = authority.issue("site", "site", &["a.test"]);
     let (cert, key) = (site.cert.display(), site.key.display());
     let files = format!("certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]");
+    let store_tls =
+        format!("tls = {{ ca = \"{cert}\", cert = \"{cert}\", key = \"{key}\", server_name = \"a.test\" }}");
+    let login = "username = \"a\", password = \"b\", database = 1";
+    let valkey = format!("type = \"valkey\", servers = [\"127.0.0.1:8\"], {login}, {store_tls}");
     let mut keys = BTreeMap::new();
     for (store, tls) in [
         ("type = \"memory\"", "acme = { names = [\"a.test\"], email = \"a@a.test\", agree = true }"),
         ("type = \"memcached\", servers = [\"127.0.0.1:7\"]", &files),
+        (&valkey, &files),
+        ("type = \"valkey\", sentinels = [\"127.0.0.1:9\"], master = \"m\"", &files),
     ] {
         let mut text = ALL_TABLES.replace("STORE", store).replace("TLS", tls);
         if tls == files {

@@ -142,6 +142,7 @@ mod routing;
 mod saved_counters;
 mod scale;
 mod schema;
+mod sentinels;
 mod server_faults;
 mod several;
 mod share;

@@ -18,8 +18,8 @@ use crate::acme::shown;
 use crate::harness::acme::{self, AcmeMood, AcmeServer};
 use crate::harness::http2::{RawHttp2, kind};
 use crate::harness::{
-    self, Answer, Authority, Client, Fault, Gateway, Mode, ModelServer, Signer, Software, TlsClient, Upstream, claims,
-    closed_port, full_queue, limited, over_http2, reply, run, run_json, until,
+    self, Answer, Authority, Client, Fault, Gateway, Mode, ModelServer, Signer, Software, TlsClient, Upstream, Valkey,
+    claims, closed_port, full_queue, limited, over_http2, reply, run, run_json, until,
 };
 use crate::reference::tables;
 use crate::schema::schema;
@@ -284,6 +284,13 @@ examples! {
         let keys = gateway.metric("gateway_store_max_keys").unwrap();
         assert!((900_000.0..=1_000_000.0).contains(&keys), "{keys}");
         assert_eq!(gateway.metric("gateway_store_max_bytes"), Some(268_435_456.0));
+    }
+
+    counters_in_valkey_are_in_database_0: ["store.database"] {
+        let valkey = Valkey::start();
+        let gateway = Gateway::start(&(valkey.store_with("") + &limited("global", "9/d", "")));
+        assert_eq!(gateway.client().get("/").status, 200);
+        until("it is counted", PATIENCE, || valkey.ask(&["INFO", "keyspace"])[0].contains("db0:"));
     }
 
     keys_in_memcached_begin_with_gw: ["store.prefix"] {

@@ -15,7 +15,7 @@ use crate::base::units;
 use crate::base::wildcard::Wildcard;
 use crate::config::{
     AccessLog, Acme, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections,
-    Server, Share, Shed, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
+    Server, Share, Shed, Software, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 pub fn json(config: &Config) -> Value {
@@ -221,14 +221,28 @@ fn store(store: &Store, gateways: u64) -> Value {
             }),
             "gateways": share.is_some().then_some(gateways),
         }),
-        Store::Shared(shared) => json!({
-            "type": shared.software.word(),
-            "servers": shared.servers,
-            "prefix": shared.prefix,
-            "timeout": span(shared.timeout),
-            "on_error": shared.on_error.word(),
-            "strict": shared.strict,
-        }),
+        Store::Shared(shared) => {
+            let mut keys = json!({
+                "type": shared.software.word(),
+                "servers": shared.servers,
+                "prefix": shared.prefix,
+                "timeout": span(shared.timeout),
+                "on_error": shared.on_error.word(),
+                "strict": shared.strict,
+            });
+            if let Software::Valkey(login) = &shared.software {
+                keys["username"] = json!(login.username);
+                keys["password"] = json!((!login.password.text().is_empty()).then_some(SECRET));
+                keys["database"] = json!(login.database);
+                keys["tls"] = json!(login.tls.as_deref().map(routing::tls));
+                if !login.sentinels.is_empty() {
+                    keys["sentinels"] = json!(login.sentinels);
+                    keys["master"] = shared.servers.first().map_or(Value::Null, |name| json!(name));
+                    keys["servers"] = Value::Null;
+                }
+            }
+            keys
+        }
     }
 }
 

@@ -114,30 +114,39 @@ impl FramingCheck {
                     }
                 }
                 State::Head | State::ChunkSize | State::Trailers => {
-                    let is_shown = self.state != State::Head || self.head.begun || self.may_switch;
+                    let is_target = self.state == State::Head && !self.head.begun && !self.may_switch;
                     let Some(end) = memchr(b'\n', bytes) else {
                         let before = self.carried.len();
                         self.carry(bytes);
-                        if !is_shown {
+                        if is_target {
                             written_target::hide(self.carried.get(..before).unwrap_or_default(), bytes);
                         }
                         return;
                     };
                     let (line, rest) = bytes.split_at_mut(end);
                     bytes = &mut rest[1..];
-                    let (before, mut carried) = (self.carried.len(), Vec::new());
-                    if before == 0 {
+                    if self.carried.is_empty() {
                         self.line(line);
+                        if is_target && !self.head.is_plain {
+                            written_target::hide(&[], line);
+                        }
                     } else {
-                        self.carry(line);
-                        carried = std::mem::take(&mut self.carried);
-                        self.line(&carried);
-                    }
-                    if !is_shown && !self.head.is_plain {
-                        written_target::hide(carried.get(..before).unwrap_or_default(), line);
+                        self.end_carried(line, is_target);
                     }
                 }
             }
+        }
+    }
+
+    /// The line whose beginning is carried ends with these bytes.
+    #[cold]
+    fn end_carried(&mut self, end: &mut [u8], is_target: bool) {
+        let before = self.carried.len();
+        self.carry(end);
+        let line = std::mem::take(&mut self.carried);
+        self.line(&line);
+        if is_target && !self.head.is_plain {
+            written_target::hide(line.get(..before).unwrap_or_default(), end);
         }
     }
 
@@ -151,10 +160,13 @@ impl FramingCheck {
     }
 
     fn line(&mut self, line: &[u8]) {
-        let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
-            self.found_ambiguity();
-            line
-        });
+        let text = match line {
+            [text @ .., b'\r'] => text,
+            line => {
+                self.found_ambiguity();
+                line
+            }
+        };
         match self.state {
             State::Head if text.is_empty() => self.head_end(),
             State::Head => self.head_line(text),

@@ -41,8 +41,8 @@ pub(super) struct Socket {
 
 impl Connection {
     /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
-    pub(super) fn open(address: String, protocol: &dyn Protocol) -> Self {
-        Self::Connecting(Box::pin(Socket::open(address, protocol)))
+    pub(super) fn open(server: String, protocol: &dyn Protocol) -> Self {
+        Self::Connecting(Box::pin(Socket::open(server, protocol)))
     }
 
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
@@ -74,20 +74,24 @@ impl Connection {
 
 impl Socket {
     pub(super) fn open(
-        address: String,
+        server: String,
         protocol: &dyn Protocol,
     ) -> impl Future<Output = Result<Self, LinkFailure>> + Send + use<> {
-        let (tls, mut greeting) = (protocol.tls().cloned(), protocol.greeting());
+        let (address, tls, mut greeting) = (protocol.locate(server), protocol.tls().cloned(), protocol.greeting());
         async move {
-            let stream = connect(&address, tls.as_ref()).await?;
-            let input = BytesMut::with_capacity(INPUT);
-            let mut socket = Self { stream, output: Vec::new(), written: 0, input };
+            let mut socket = Self::connect(&address.await?, tls.as_ref()).await?;
             while !greeting.proceed(&socket.input, &mut socket.output)? {
                 socket.transfer().await?;
             }
             socket.input.clear();
             Ok(socket)
         }
+    }
+
+    /// Without a greeting.
+    pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
+        let stream = connect(address, tls).await?;
+        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.

@@ -4,7 +4,10 @@
 //! lives for a limited time, and has a number from the gateway that stored it, which additions and appends do not change. An
 //! exchange is any number of writes and reads, which are sent and answered together.
 
+use std::future::ready;
+use std::io;
 use std::ops::Range;
+use std::pin::Pin;
 use std::time::Duration;
 
 use crate::config::UpstreamTls;
@@ -15,6 +18,10 @@ pub trait Protocol: Send + Sync {
     /// How the bytes of all connections are encrypted; `None` if they are not.
     fn tls(&self) -> Option<&UpstreamTls> {
         None
+    }
+    /// The address of this server, which is its name unless others know where it is. Asked before each connection.
+    fn locate(&self, server: String) -> Locating {
+        Box::pin(ready(Ok(server)))
     }
     fn greeting(&self) -> Box<dyn Greeting>;
     fn commands(&self) -> Box<dyn Commands>;
@@ -28,6 +35,8 @@ pub trait Protocol: Send + Sync {
     /// When the bytes are no answer to it.
     fn read_note(&self, command: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage>;
 }
+
+pub type Locating = Pin<Box<dyn Future<Output = io::Result<String>> + Send>>;
 
 /// What is done with a note, a short text in one line that lives for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@ mod scripts;
 mod replies;
 mod commands;
 mod greeting;
+mod sentinels;
 
+use std::future::ready;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use tokio::time::timeout;
 
 use super::connection::Socket;
 use super::link::LinkFailure;
-use super::protocol::{Commands, Garbage, Greeting, NoteAnswer, NoteCommand, Protocol, Statistics, digits};
+use super::protocol::{Commands, Garbage, Greeting, Locating, NoteAnswer, NoteCommand, Protocol, Statistics, digits};
 use crate::config::{Login, UpstreamTls};
 
 use commands::FrameCommands;
@@ -47,6 +49,13 @@ impl Protocol for Valkey {
 
     fn tls(&self) -> Option<&UpstreamTls> {
         self.login.tls.as_deref()
+    }
+
+    fn locate(&self, server: String) -> Locating {
+        match &*self.login.sentinels {
+            [] => Box::pin(ready(Ok(server))),
+            sentinels => Box::pin(sentinels::locate(server, sentinels.to_vec(), self.login.tls.clone())),
+        }
     }
 
     fn greeting(&self) -> Box<dyn Greeting> {

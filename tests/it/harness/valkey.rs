@@ -1,11 +1,11 @@
 //! A real Valkey or Redis that can be killed, stopped and started again on the same port.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use std::{env, fs};
 
 use rustix::process::Signal;
 use socket2::Socket;
@@ -50,6 +50,29 @@ impl Valkey {
         let (held, _) = reserved_port();
         let folder = tempfile::tempdir().unwrap();
         let started = Self { child: spawn(address, &folder, &[]), options: Vec::new(), folder, address, _held: held };
+        started.wait();
+        started
+    }
+
+    /// A sentinel that watches the primary of this name. Two must miss it before another server takes its place.
+    pub(crate) fn sentinel(name: &str, primary: SocketAddr) -> Self {
+        let (held, address) = reserved_port();
+        let folder = tempfile::tempdir().unwrap();
+        let rules = ["down-after-milliseconds NAME 1000", "failover-timeout NAME 3000"];
+        let rules = rules.map(|rule| format!("sentinel {}\n", rule.replace("NAME", name))).concat();
+        let (host, port) = (primary.ip(), primary.port());
+        let text = format!(
+            "bind 127.0.0.1\nport {}\ndir {}\nsentinel monitor {name} {host} {port} 2\n{rules}",
+            address.port(),
+            folder.path().display()
+        );
+        // The sentinel writes into it what it learns.
+        let file = folder.path().join("sentinel.conf");
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new(program(false));
+        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started =
+            Self { child: Process(command.spawn().unwrap()), options: Vec::new(), folder, address, _held: held };
         started.wait();
         started
     }
@@ -192,19 +215,23 @@ fn read(from: &mut impl BufRead, texts: &mut Vec<String>) {
 
 fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
-    // Not every build has TLS.
     let is_tls = options.iter().any(|option| option == "--tls-port");
-    let own = env::var("VALKEY_SERVER").ok().filter(|_| !is_tls);
-    let installed = if is_tls { &["redis-server"][..] } else { &["valkey-server", "redis-server"] };
-    let program = own.as_deref().or_else(|| installed.iter().copied().find(is_there));
-    let program = program.expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does");
     let mut command = Command::new("sh");
     // A file that must not grow is then an error instead of the end.
-    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", program]);
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", &program(is_tls)]);
     command.args(["--bind", &host, "--port", &port, "--save", "", "--enable-debug-command", "yes"]);
     command.arg("--dir").arg(folder.path()).args(options.iter().map(|option| option.replace("PORT", &port)));
     Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// What to start.
+fn program(is_tls: bool) -> String {
+    let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    // Not every build has TLS.
+    let own = env::var("VALKEY_SERVER").ok().filter(|_| !is_tls);
+    let installed = if is_tls { &["redis-server"][..] } else { &["valkey-server", "redis-server"] };
+    own.or_else(|| installed.iter().copied().find(is_there).map(str::to_owned))
+        .expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does")
 }
 
 /// Takes the commands that are complete from what a client has sent.

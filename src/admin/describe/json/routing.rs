@@ -175,7 +175,7 @@ fn ejection(ejection: &Ejection) -> Value {
     })
 }
 
-fn tls(tls: &UpstreamTls) -> Value {
+pub(super) fn tls(tls: &UpstreamTls) -> Value {
     json!({
         "ca": tls.ca.as_ref().map(|path| path.display().to_string()),
         "server_name": tls.server_name.as_ref().map(|name| name.to_str()),

@@ -22,7 +22,8 @@ pub(super) enum Expected {
 }
 
 /// After these errors, which are not about one key, only a new connection helps: the server has forgotten the scripts, follows
-/// another one now, or takes no writes. The greeting teaches the scripts, and finds out when writes are taken again.
+/// another one now, is cut off from those that follow it, or takes no writes. The greeting teaches the scripts, and finds out when
+/// writes are taken again.
 const OF_SERVER: [&[u8]; 6] = [b"NOSCRIPT", b"READONLY", b"OOM", b"MISCONF", b"NOREPLICAS", b"NOPERM"];
 
 #[derive(Debug, Default)]
