@@ -48,15 +48,16 @@ impl Valkey {
 
     /// By how much these commands would change counts.
     pub(crate) fn changes(&self, mut commands: &[u8]) -> u64 {
-        let mut sum = 0.0;
+        let mut sum = 0;
         while !commands.is_empty() {
             if let [b"EVALSHA", digest, _, _, amount, ..] = cut_command(&mut commands)[..]
                 && *digest == *self.digests[0].as_bytes()
             {
-                sum += number(amount).abs();
+                let digits = str::from_utf8(amount).unwrap().trim_start_matches('-');
+                sum += digits.parse::<u64>().unwrap();
             }
         }
-        sum as u64
+        sum
     }
 
     /// Executes all commands of an exchange at `now`, in microseconds since 1970, and appends the replies. Returns how many

@@ -61,11 +61,11 @@ fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
     let replica = replica_of(&primary);
     let sentinels = watching(&primary);
     let gateway = gateway(&sentinels.each_ref(), "main", "");
-    let (mut client, mut sent) = (gateway.client(), 0);
+    let (mut client, mut count) = (gateway.client(), 0);
     let mut send = || {
         assert_eq!(ask(&mut client), 200);
-        sent += 1;
-        sent
+        count += 1;
+        count
     };
     until("the primary counts, and so does its replica", PATIENCE, || {
         send();
@@ -80,8 +80,8 @@ fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
         send();
         gateway.metric("gateway_store_up") == Some(1.0)
     });
-    let sent = send();
-    until("all requests are counted there", PATIENCE, || replica.counted() == sent);
+    let all = send();
+    until("all requests are counted there", PATIENCE, || replica.counted() == all);
     assert_eq!(gateway.metric("gateway_store_up{server=\"main\"}"), Some(1.0));
 }
 
