@@ -4,6 +4,7 @@
 
 mod keys;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -24,7 +25,7 @@ struct Advice {
     /// The names of the tables, then the key.
     path: Vec<String>,
     message: String,
-    help: &'static str,
+    help: Cow<'static, str>,
 }
 
 type Rule = fn(&Advised<'_>) -> Vec<Advice>;
@@ -32,6 +33,7 @@ type Rule = fn(&Advised<'_>) -> Vec<Advice>;
 const RULES: &[Rule] = &[
     everybody_is_trusted,
     keys::chosen_addresses,
+    keys::invented,
     rates_without_effect,
     retries,
     hosts_of_others,
@@ -54,8 +56,8 @@ pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Sourc
 }
 
 impl Advice {
-    fn new(path: &[&dyn Display], message: impl Into<String>, help: &'static str) -> Self {
-        Self { path: path.iter().map(ToString::to_string).collect(), message: message.into(), help }
+    fn new(path: &[&dyn Display], message: impl Into<String>, help: impl Into<Cow<'static, str>>) -> Self {
+        Self { path: path.iter().map(ToString::to_string).collect(), message: message.into(), help: help.into() }
     }
 }
 

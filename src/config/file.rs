@@ -116,6 +116,7 @@ pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source
 }
 
 pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Draft<'a> {
+    source.sections.set(root::TABLE.names);
     let root = Section::root(table, &root::TABLE, source);
     let mut listeners = Vec::new();
     let has_decisions = root.field(&root::decisions).is_some();

@@ -190,6 +190,10 @@ impl<'a> Field<'a> {
     /// The elements of a list; the setting says how many are allowed.
     pub(super) fn list<T>(&self, key: &Setting<T>) -> Option<Vec<Field<'a>>> {
         let Some(list) = self.value.as_array() else {
+            if self.is_section(key.name) {
+                self.report_section(&Name { text: key.name, span: self.span.clone() });
+                return None;
+            }
             self.mistyped("a list", format!("write it in brackets: {}", key.example()));
             return None;
         };

@@ -271,7 +271,8 @@ pub(super) fn read(
 
 fn shed(section: Section<'_>) -> Shed {
     let field = section.field(&shed::cpu);
-    if field.is_none() && section.field(&shed::latency).is_none() {
+    let has_one = field.is_some() || section.field(&shed::latency).is_some();
+    if !has_one && !section.is_misspelt(&[shed::cpu.name, shed::latency.name]) {
         let help = "add the wanted share of the processors, like cpu = 0.9, or the wanted time until a response, like \
                     latency = \"500ms\"";
         section.source.report(section.span.clone(), "[server.shed] has neither `cpu` nor `latency`", help);

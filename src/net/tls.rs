@@ -13,7 +13,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 pub use connector_tls::ConnectorTls;
 pub use identity::{Identity, PemError, certificates, private_key};
 pub(crate) use listener_tls::asked_name;
-pub use listener_tls::{ListenerTls, MinVersion, TlsSettings, challenge_config};
+pub use listener_tls::{ListenerTls, MinVersion, PreparedTls, TlsSettings, challenge_config};
 pub use trust::{Authorities, ClientAuth, ClientCertificate};
 
 /// Names of HTTP/2 (RFC 9113, section 3.2) and HTTP/1.1 (RFC 7301, section 6) in ALPN.

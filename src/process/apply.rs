@@ -17,6 +17,7 @@ use crate::admin::View;
 use crate::base::clock;
 use crate::config::overrides::Changes;
 use crate::config::{self, Address, Config, Problems, ReloadError, Tls};
+use crate::net::tls::PreparedTls;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
@@ -43,6 +44,7 @@ pub(super) struct Candidate {
     /// How many overrides each limit has gained, lost or changed.
     overrides: Vec<(String, Changes)>,
     listeners: ListenerPlan,
+    tls: PreparedTls,
     /// `None` unless an authority issues it.
     certificate: Option<Arc<AcmeSource>>,
 }
@@ -88,6 +90,8 @@ impl Candidate {
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
         let certificate = view.acme.get(&config)?;
+        let tls =
+            view.tls.prepare(config.tls_settings()).map_err(|error| format!("cannot use the TLS settings: {error}"))?;
         let snapshot = Snapshot::build(&config, shared, store);
         let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)
@@ -101,7 +105,7 @@ impl Candidate {
         if let (Some(remote), Some(document)) = (source.remote(), &document) {
             remote.keep(document);
         }
-        Ok(Some(Self { config, document, snapshot, overrides, listeners, certificate }))
+        Ok(Some(Self { config, document, snapshot, overrides, listeners, tls, certificate }))
     }
 }
 
@@ -113,7 +117,7 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they began. The overrides of the
     /// admin API stay if their limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { mut config, document, mut snapshot, overrides, listeners, certificate } = candidate;
+        let Candidate { mut config, document, mut snapshot, overrides, listeners, tls, certificate } = candidate;
         config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
         // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
@@ -135,9 +139,7 @@ impl InForce {
             tracing::warn!("the store has changed: limits {}", config.store.first_counts());
         }
         self.view.connections.reload(&config.server);
-        if let Err(error) = self.view.tls.apply(config.tls_settings()) {
-            tracing::error!(%error, "new connections use the previous TLS settings");
-        }
+        self.view.tls.apply(tls, config.tls_settings());
         // A certificate is ordered only for names that are already awaited.
         self.view.acme.apply(certificate, &config.store);
         warn(&config);
@@ -227,7 +229,8 @@ impl InForce {
 
     /// Puts a configuration in force that differs only in its certificates.
     fn use_tls(&self, config: Config) -> io::Result<()> {
-        self.view.tls.apply(config.tls_settings())?;
+        let tls = self.view.tls.prepare(config.tls_settings())?;
+        self.view.tls.apply(tls, config.tls_settings());
         self.view.connections.reload(&config.server);
         self.view.config.store(Arc::new(config));
         Ok(())

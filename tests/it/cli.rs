@@ -61,7 +61,9 @@ fn an_unknown_flag_is_a_usage_error() {
 
 #[test]
 fn check_describes_the_configuration() {
-    let output = check(GOOD);
+    // A limit by a key that clients can invent needs another one beside it.
+    let limits = GOOD.replace("[\"per-client\"]", "[\"per-client\", \"per-address\"]");
+    let output = check(&format!("{limits}[limits.per-address]\nkey = \"client-ip\"\nrates = [\"100/s\"]\n"));
     let (out, err) = texts(&output);
     assert_eq!((output.status.code(), err.as_str()), (Some(0), ""));
     for word in ["127.0.0.1:8080", "/v1/{tenant}/*", "per-client", "10/s", "3000/10m", "x-api-key", "10.0.1.2:9000"] {

@@ -103,7 +103,8 @@ fn completed(text: &str) -> String {
     let mut whole: Table = text.parse().unwrap_or_else(|why| panic!("{why} in:\n{text}"));
     if let Some(overrides) = whole.remove("overrides") {
         let limit = table(table(&mut whole, "limits"), "l");
-        limit.extend([("key".to_owned(), "header:x-api-key".into()), ("overrides".to_owned(), overrides)]);
+        limit.extend([("key".to_owned(), "header:x-api-key".into()), ("known_keys".to_owned(), "keys.txt".into())]);
+        limit.insert("overrides".to_owned(), overrides);
     }
     let names = |of: &mut Table| of.keys().cloned().map(Value::String).collect::<Vec<_>>();
     let decides_only = whole.get("decisions").is_some_and(|decisions| decisions.get("descriptors").is_some());

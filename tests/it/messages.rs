@@ -54,8 +54,11 @@ exempt = true
 [[limits.l.overrides]]
 keys = ["thief"]
 block = true
+[limits.per-address]
+key = "client-ip"
+rates = ["100/s"]
 "#;
-    let (_folder, path) = file(&format!("{limit}{FIXED}limits = [\"l\"]\n"));
+    let (_folder, path) = file(&format!("{limit}{FIXED}limits = [\"l\", \"per-address\"]\n"));
     let (code, out, err) = said(&["check", path.to_str().unwrap()]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for line in [

@@ -48,6 +48,7 @@ fn both<const N: usize>(
 fn our_configurations_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
+    std::fs::write(folder.path().join("keys.txt"), "a\n").unwrap();
     let ours: Vec<_> = blocks().into_iter().filter(|block| block.language == "toml").collect();
     assert!(ours.len() > 10, "{} blocks", ours.len());
     let frame = block("toml", "frame");

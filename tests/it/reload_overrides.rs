@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, limited, until};
+use crate::harness::{Gateway, every_store, limited, until};
 
 fn config(file: &str, overrides: &str) -> String {
     let limit = format!("[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1/h\"]\noverrides_file = {file:?}\n");
@@ -36,6 +36,54 @@ fn a_line_says_how_many_overrides_have_changed() {
     let lines = gateway.log();
     assert_eq!(lines.iter().filter(|line| line.contains("the overrides of a limit changed")).count(), 1);
     assert!(!lines.iter().any(|line| line.contains("secret") || line.contains("partner")), "{lines:?}");
+}
+
+/// A key gets an override, or loses it.
+struct Exchange {
+    more: &'static str,
+    own: &'static str,
+    /// The rates of its tier, if it has one.
+    tier: Option<&'static str>,
+    granted: &'static str,
+    /// Whether its counts go on in memory, and on a server.
+    is_kept: [bool; 2],
+}
+
+const EXCHANGES: [Exchange; 5] = [
+    Exchange { more: "", own: "'3/d'", tier: None, granted: "'3/d', '9/m'", is_kept: [true; 2] },
+    Exchange { more: "", own: "'3/d'", tier: Some("'3/d'"), granted: "'3/d', '9/m'", is_kept: [true; 2] },
+    Exchange { more: "", own: "'9/h'", tier: Some("'3/d'"), granted: "'3/d'", is_kept: [true; 2] },
+    // Neither the limit's own rates nor the override have exactly the periods of the tier.
+    Exchange { more: "", own: "'9/h'", tier: Some("'3/d'"), granted: "'3/d', '9/m'", is_kept: [false, true] },
+    Exchange { more: BUCKET, own: "'9/h'", tier: Some("'3/d'"), granted: "'3/d', '9/m'", is_kept: [false; 2] },
+];
+const BUCKET: &str = "strategy = 'token-bucket'";
+
+fn exchange(store: &str, Exchange { more, own, tier, granted, is_kept }: &Exchange) {
+    let tiers = tier.map_or(String::new(), |rates| {
+        format!("tier = \"header:x-plan\"\ntiers = {{ gold = {{ rates = [{rates}] }} }}\n")
+    });
+    let file = |overrides: &str| {
+        let limit = format!("[limits.l]\nkey = \"header:x-api-key\"\nrates = [{own}]\n{more}\n{overrides}\n{tiers}");
+        format!("{store}{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+    };
+    let is_kept = is_kept[usize::from(!store.contains("memory"))];
+    for (key, gets_it) in [("a", true), ("b", false)] {
+        let with = file(&format!("overrides = [{{ keys = [{key:?}], rates = [{granted}] }}]"));
+        let (before, after) = if gets_it { (file(""), with) } else { (with, file("")) };
+        let gateway = Gateway::start(&before);
+        let mut client = gateway.client();
+        let head = format!("X-Api-Key: {key}\r\nX-Plan: gold\r\n");
+        let mut ask = || client.get_with("/", &head).status == 200;
+        assert_eq!([(); 4].map(|()| ask()), [true, true, true, false]);
+        gateway.reload_and_wait("", &after);
+        assert_eq!([(); 3].map(|()| ask()), [!is_kept; 3], "{before} to {after}");
+    }
+}
+
+#[test]
+fn a_key_keeps_its_counts_when_it_gets_or_loses_an_override_unless_only_its_tier_has_its_periods() {
+    EXCHANGES.iter().for_each(|one| every_store(|store| exchange(store, one)));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Advice about the keys of limits.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use http::HeaderName;
 use toml::de::DeValue;
 
 use super::{Advice, Advised};
-use crate::config::{Limit, Source};
+use crate::config::overrides::Allowance;
+use crate::config::{Cost, Limit, Missing, Role, Route, Source, is_secret};
 
 /// Headers in which proxies name the client. The gateway reads them itself, from proxies that it trusts.
 const ADDRESSES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x-client-ip"];
@@ -14,11 +17,7 @@ const ADDRESSES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "true
 pub(super) fn chosen_addresses(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     let mut all = Vec::new();
     for limit in &config.limits {
-        let chosen = limit.key.parts.iter().flatten().find_map(|source| match source {
-            Source::Header(name) if ADDRESSES.contains(&name.as_str()) => Some(name),
-            _ => None,
-        });
-        if let Some(name) = chosen {
+        if let Some(name) = chosen_address(limit) {
             let message =
                 format!("`{}` counts by `{name}`, in which every client can write another address", limit.name);
             let help = "use `client-ip`, and list your proxies in `trusted_proxies`: then it is read from this header";
@@ -26,6 +25,84 @@ pub(super) fn chosen_addresses(Advised { config, .. }: &Advised<'_>) -> Vec<Advi
         }
     }
     all
+}
+
+fn chosen_address(limit: &Limit) -> Option<&HeaderName> {
+    limit.key.parts.iter().flatten().find_map(|source| match source {
+        Source::Header(name) if ADDRESSES.contains(&name.as_str()) => Some(name),
+        _ => None,
+    })
+}
+
+/// Limits that alone bound what a client sends to a route, although it can invent a new key for each request.
+pub(super) fn invented(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let mut found = BTreeMap::new();
+    for route in &config.routes {
+        let limits: Vec<_> =
+            route.limits.iter().filter_map(|index| Some((index, config.limits.get(*index)?))).collect();
+        for (index, limit) in &limits {
+            let Some(source) = unverified(limit, route).filter(|_| limit.on_limit.role() == Role::Refuses) else {
+                continue;
+            };
+            if !limits.iter().any(|(_, other)| bounds(other, limit)) && chosen_address(limit).is_none() {
+                found.entry(*index).or_insert((*limit, source));
+            }
+        }
+    }
+    let advice = |(limit, source): &(&Limit, &Source)| {
+        let message = format!("`{}` limits nobody who invents a new `{source}` for each request", limit.name);
+        let is_first = limit.key.parts.first().is_some_and(|first| first.contains(source));
+        let help = match limit.known_keys {
+            None if is_first => known_keys_of(limit),
+            _ => "add another limit to its routes: key = \"client-ip\"".to_owned(),
+        };
+        Advice::new(&[&"limits", &limit.name, &"key"], message, help)
+    };
+    found.values().map(advice).collect()
+}
+
+/// The sources of a key whose values tell clients apart, but that any client can invent.
+fn invented_parts(limit: &Limit) -> impl Iterator<Item = &Source> {
+    // Only the first part is looked up among the known keys.
+    let parts = limit.key.parts.iter().skip(usize::from(limit.known_keys.is_some()));
+    parts.flatten().filter(|source| source.is_chosen_by_clients() && source.identifies_clients())
+}
+
+/// A source whose invented values would pass. An upstream refuses a token that it has not issued, and reports no use of tokens
+/// for a key that it does not know, unless the gateway adds a credential of its own.
+fn unverified<'l>(limit: &'l Limit, route: &Route) -> Option<&'l Source> {
+    let is_credential = |name: &HeaderName| is_secret(name) || name.as_str().ends_with("api-key");
+    let has_credential = route.request_headers.set.iter().any(|(name, _)| is_credential(name));
+    let counts_use = matches!(limit.cost, Cost::Tokens(_));
+    let is_blocked = limit.overrides.find(Some(b"?"), None).and_then(|index| limit.overrides.allowances().get(index))
+        == Some(&Allowance::Block);
+    let is_verified = |source: &Source| !has_credential && (counts_use || *source == Source::Bearer);
+    invented_parts(limit).find(|source| !is_blocked && !is_verified(source))
+}
+
+/// Whether a client that invents keys of `limit` still comes to the end of what `other` allows.
+fn bounds(other: &Limit, limit: &Limit) -> bool {
+    let is_never_missing = other.key.parts.iter().any(|part| part.iter().any(Source::is_always_there));
+    other.on_limit.role() == Role::Refuses
+        && (!other.rates.is_empty() || limit.rates.is_empty())
+        && (other.missing != Missing::Skip || is_never_missing)
+        && invented_parts(other).next().is_none()
+}
+
+fn known_keys_of(limit: &Limit) -> String {
+    let mut parts: Vec<_> = limit.key.spelled_parts().collect();
+    let has_address = |part: &Vec<Source>| part.iter().any(Source::is_always_there);
+    if let Some(first) = parts.first_mut().filter(|_| !limit.key.parts.first().is_some_and(has_address)) {
+        first.push_str(" | client-ip");
+    }
+    let key = match &parts[..] {
+        [one] => format!("{one:?}"),
+        all => format!("{all:?}"),
+    };
+    format!(
+        "list the keys that exist, so that all others count by address:\n\nkey = {key}\nknown_keys = \"keys.txt\"\n\n\
+         or add another limit to its routes: key = \"client-ip\""
+    )
 }
 
 /// Overrides for networks in limits whose keys are no addresses.

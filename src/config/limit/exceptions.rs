@@ -140,7 +140,7 @@ pub(super) fn allowance(
     if let Some(field) = field.as_ref().filter(|_| !has_rates) {
         field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
     }
-    let rates = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
+    let own = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
     let flag = |key: &Setting<()>, allowance: Allowance| {
         section.field(key).map(|field| {
             let on = field.boolean()?;
@@ -150,10 +150,11 @@ pub(super) fn allowance(
             Some(allowance)
         })
     };
-    let given = [rates, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
+    let given = [own, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
     let mut given = given.into_iter().flatten();
     match (given.next(), given.next()) {
         (Some(allowance), None) => allowance,
+        (None, _) if section.is_misspelt(&[rates.name, exempt.name, block.name]) => None,
         (None, _) => {
             section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", example);
             None

@@ -67,7 +67,8 @@ fn read_limit<'a>(
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
         section.source.report(section.key_span(limit::max_in_flight.name), message, help);
     }
-    let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
+    // Rates with an error are not missing.
+    let (kinds, has_rates) = (Kinds::of(key.as_ref()), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
     let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
@@ -131,6 +132,7 @@ fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u
     let rates = match section.field(&limit::rates) {
         Some(field) => terms.rates(&field, &limit::rates),
         None if has_flights => Some(Vec::new()),
+        None if section.is_misspelt(&[limit::max_in_flight.name]) => None,
         None => {
             let help = "add how much is allowed: rates = [\"10/s\", \"3000/10m\"], or max_in_flight = 10";
             section.required(&limit::rates, help);

@@ -8,8 +8,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{AtStart, Field, Name, Setting, Source, Table, quoted_key};
-use crate::config::report::{did_you_mean, either};
+use super::{AtStart, Described, Field, Name, Setting, Shape, Source, Table, quoted_key};
+use crate::config::report::{either, nearest, quoted};
 
 /// [`Section::close`] reports unknown keys.
 pub(in crate::config) struct Section<'a> {
@@ -20,8 +20,8 @@ pub(in crate::config) struct Section<'a> {
     /// `None` if the file does not have the table.
     table: Option<&'a DeTable<'a>>,
     keys: &'static Table,
-    known: RefCell<Vec<&'static str>>,
-    refused: RefCell<Vec<&'static str>>,
+    /// Where the keys begin that are reported already.
+    refused: RefCell<Vec<usize>>,
 }
 
 impl<'a> Section<'a> {
@@ -32,7 +32,7 @@ impl<'a> Section<'a> {
         table: Option<&'a DeTable<'a>>,
         source: &'a Source<'a>,
     ) -> Self {
-        Self { span, source, title, table, keys, known: RefCell::default(), refused: RefCell::default() }
+        Self { span, source, title, table, keys, refused: RefCell::default() }
     }
 
     pub(in crate::config) fn root(
@@ -45,10 +45,6 @@ impl<'a> Section<'a> {
 
     pub(in crate::config) fn field<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
         debug_assert!(self.keys.names.contains(&key.name), "{} has no `{}` in the table", self.title, key.name);
-        let mut known = self.known.borrow_mut();
-        if !known.contains(&key.name) {
-            known.push(key.name);
-        }
         let value = self.table?.get(key.name)?;
         let what = format!("`{}`", key.name);
         Some(Field { what, span: value.span(), value: value.get_ref(), source: self.source })
@@ -110,13 +106,24 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports a key that is absent; `help` is an example.
+    /// Reports a key that is absent, or its other spelling; `help` is an example.
     pub(in crate::config) fn required<T>(&self, key: &Setting<T>, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);
-        if field.is_none() {
+        if field.is_none() && !self.is_misspelt(&[key.name]) {
             self.source.report(self.span.clone(), format!("{} has no `{}`", self.title, key.name), help);
         }
         field
+    }
+
+    /// Whether an unknown key is probably one of `keys`, which are absent. Reports that key.
+    pub(in crate::config) fn is_misspelt(&self, keys: &[&'static str]) -> bool {
+        let is_meant = |(name, field): &(Name<'a>, Field<'a>)| {
+            let near = nearest(name.text, self.keys.names.iter().copied());
+            !field.is_section(name.text) && near.is_some_and(|near| keys.contains(&near))
+        };
+        let misspelt = self.unknown().into_iter().find(is_meant);
+        misspelt.iter().for_each(|(name, field)| self.report_unknown(name, field));
+        misspelt.is_some()
     }
 
     /// The place of a key, or of the table if the key is absent.
@@ -137,8 +144,9 @@ impl<'a> Section<'a> {
     /// Reports which of `keys` are present; `why` follows the key in the message.
     pub(in crate::config) fn refuse(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.has(key)) {
-            self.source.report(self.key_span(key), format!("`{key}` {why}"), help);
-            self.refused.borrow_mut().push(key);
+            let span = self.key_span(key);
+            self.refused.borrow_mut().push(span.start);
+            self.source.report(span, format!("`{key}` {why}"), help);
         }
     }
 
@@ -150,15 +158,43 @@ impl<'a> Section<'a> {
     }
 
     pub(in crate::config) fn close(self) {
+        self.unknown().iter().for_each(|(name, field)| self.report_unknown(name, field));
+    }
+
+    /// The unknown keys that are not reported yet.
+    fn unknown(&self) -> Vec<(Name<'a>, Field<'a>)> {
+        let mut all = self.table.map(|table| entries(table, self.source)).unwrap_or_default();
         // The table has all keys, also those that are read only together with others.
-        let known = self.keys.names;
-        for (name, _) in self.table.map(|table| entries(table, self.source)).unwrap_or_default() {
-            if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
-                continue;
-            }
-            let all = format!("{} takes {}", self.title, either(known).replace(" or ", " and "));
-            let help = did_you_mean(name.text, known, &all);
-            self.source.report(name.span, format!("unknown key {} in {}", quoted_key(name.text), self.title), help);
+        all.retain(|(name, _)| {
+            !self.keys.names.contains(&name.text) && !self.refused.borrow().contains(&name.span.start)
+        });
+        all
+    }
+
+    fn report_unknown(&self, name: &Name<'a>, field: &Field<'a>) {
+        self.refused.borrow_mut().push(name.span.start);
+        if field.is_section(name.text) {
+            return field.report_section(name);
+        }
+        let all = format!("{} takes {}", self.title, either(self.keys.names).replace(" or ", " and "));
+        let help = match nearest(name.text, self.keys.names.iter().copied()) {
+            Some(near) => format!("did you mean `{}`? {all}", self.corrected(near, field)),
+            None => all,
+        };
+        let message = format!("unknown key {} in {}", quoted_key(name.text), self.title);
+        self.source.report(name.span.clone(), message, help);
+    }
+
+    /// The key `near`, with a value that is a list if it needs one and the field is a text.
+    fn corrected(&self, near: &str, field: &Field<'a>) -> String {
+        let is_list = |key: &Described| {
+            key.name == near && matches!(key.shape, Shape::List(element, ..) if !matches!(element, Shape::Table(_)))
+        };
+        // A text with variables may have become a secret.
+        let written = field.value.as_str().filter(|text| field.part(0..text.len()).is_some());
+        match written.filter(|_| (self.keys.keys)().iter().any(is_list)) {
+            Some(text) => format!("{near} = [{}]", quoted(text)),
+            None => near.to_owned(),
         }
     }
 }
@@ -210,6 +246,36 @@ impl<'a> Field<'a> {
         }
         let is_on = table.is_some() || self.boolean()?;
         Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), keys, table, self.source)))
+    }
+
+    /// Whether the value of an unknown key is a section of the file, written below the title of another one.
+    pub(super) fn is_section(&self, name: &str) -> bool {
+        self.value.is_table() && self.source.sections.get().contains(&name)
+    }
+
+    /// Reports each key of a section that is written below the title of another one.
+    pub(super) fn report_section(&self, name: &Name<'_>) {
+        let keys = self.value.as_table().map(|table| entries(table, self.source)).unwrap_or_default();
+        for (key, field) in &keys {
+            let path = format!("{}.{}", name.text, key.text);
+            let is_inline = || self.source.written(field.span.clone()).is_some_and(|value| value.starts_with('{'));
+            if field.is_table() && !is_inline() {
+                field.report_section(&Name { text: &path, span: key.span.clone() });
+                continue;
+            }
+            let message = format!("{} belongs at the top of the file or under [{}]", quoted_key(&path), name.text);
+            let help = format!(
+                "a line below the title of a section is a key of that section: move it above all titles, or write \
+                 {} below [{}]",
+                quoted_key(key.text),
+                name.text
+            );
+            self.source.report(key.span.clone(), message, help);
+        }
+        if keys.is_empty() {
+            let message = format!("[{}] is a section of the file", name.text);
+            self.source.report(name.span.clone(), message, format!("write [{}] alone on its line", name.text));
+        }
     }
 
     /// A table whose keys are names that the user chooses.

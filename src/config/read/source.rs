@@ -1,6 +1,6 @@
 //! The text that is being read, with its errors and warnings so far.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,8 @@ pub(in crate::config) struct Source<'a> {
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
     at_start: RefCell<Vec<AtStart>>,
+    /// The names of all sections of the text.
+    pub(in crate::config) sections: Cell<&'static [&'static str]>,
     /// Places of secrets, which messages hide.
     secrets: RefCell<Vec<Range<usize>>>,
 }
@@ -48,6 +50,7 @@ impl<'a> Source<'a> {
             warnings: RefCell::default(),
             files: RefCell::default(),
             at_start: RefCell::default(),
+            sections: Cell::default(),
             secrets: RefCell::default(),
         }
     }

@@ -72,6 +72,7 @@ pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> O
             .filter_map(|(key, field)| field.is_some().then_some(key))
             .collect();
     match given[..] {
+        [] if section.is_misspelt(&[route::upstream.name, route::respond.name, route::redirect.name]) => return None,
         [] => {
             let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
             section.source.report(

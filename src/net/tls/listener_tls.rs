@@ -51,13 +51,18 @@ const ADMIN: usize = 2;
 #[derive(Debug)]
 pub struct ListenerTls {
     current: [ArcSwapOption<ServerConfig>; KINDS],
-    tickets: Mutex<[Tickets; KINDS]>,
+    /// `None` before the first settings with TLS.
+    tickets: Mutex<[Option<Tickets>; KINDS]>,
     handshakes: AtomicU64,
     failed: AtomicU64,
 }
 
-/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are only in this process, and change every six hours.
+/// What other settings need except certificates, which may change before it is applied. Nothing can fail afterwards.
 #[derive(Debug)]
+pub struct PreparedTls([Option<(ServerConfig, Tickets)>; KINDS]);
+
+/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are only in this process, and change every six hours.
+#[derive(Clone, Debug)]
 struct Tickets {
     issuer: Arc<dyn ProducesTickets>,
     /// A ticket admits its client without another look at its certificate. So a ticket is valid only with the authorities
@@ -71,36 +76,47 @@ impl ListenerTls {
     /// # Errors
     /// When the settings contradict what the ciphers can do.
     pub fn new(settings: [Option<&TlsSettings>; KINDS]) -> io::Result<Self> {
-        let tickets = || Ok::<_, io::Error>(Tickets { issuer: ticket_issuer()?, client_auth: None });
         let new = Self {
             current: [const { ArcSwapOption::const_empty() }; KINDS],
-            tickets: Mutex::new([tickets()?, tickets()?, tickets()?]),
+            tickets: Mutex::default(),
             handshakes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
-        new.apply(settings)?;
+        new.apply(new.prepare(settings)?, settings);
         Ok(new)
     }
 
-    /// Applies other settings to new connections.
+    /// Does all that can fail, and changes nothing.
     ///
     /// # Errors
-    /// When the settings contradict what the ciphers can do; then nothing changes.
-    pub fn apply(&self, settings: [Option<&TlsSettings>; KINDS]) -> io::Result<()> {
-        let mut configs = [const { None }; KINDS];
-        let mut tickets = self.tickets.lock();
-        let all = settings.iter().zip(&mut *tickets).zip(&mut configs);
-        for (kind, ((settings, tickets), config)) in all.enumerate() {
+    /// When the settings contradict what the ciphers can do.
+    pub fn prepare(&self, settings: [Option<&TlsSettings>; KINDS]) -> io::Result<PreparedTls> {
+        let mut prepared = [const { None }; KINDS];
+        let current = self.tickets.lock().clone();
+        for (kind, ((settings, current), prepared)) in settings.iter().zip(current).zip(&mut prepared).enumerate() {
             let Some(settings) = settings else { continue };
             // The admin API speaks only HTTP/1.1.
             let protocols: &[&[u8]] = if kind == ADMIN { &[ALPN_HTTP1] } else { &[ALPN_HTTP2, ALPN_HTTP1] };
-            if tickets.client_auth != settings.client_auth {
-                *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
-            }
-            *config = Some(server_config(settings, tickets.issuer.clone(), protocols)?);
+            let tickets = match current.filter(|tickets| tickets.client_auth == settings.client_auth) {
+                Some(tickets) => tickets,
+                None => Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() },
+            };
+            *prepared = Some((server_config(settings, tickets.issuer.clone(), protocols)?, tickets));
         }
-        self.current.iter().zip(configs).for_each(|(current, config)| current.store(config));
-        Ok(())
+        Ok(PreparedTls(prepared))
+    }
+
+    /// Applies other settings to new connections. `settings` may have other certificates than those that were prepared.
+    pub fn apply(&self, PreparedTls(prepared): PreparedTls, settings: [Option<&TlsSettings>; KINDS]) {
+        let mut all_tickets = self.tickets.lock();
+        for (kind, (prepared, settings)) in prepared.into_iter().zip(settings).enumerate() {
+            let config = prepared.zip(settings).map(|((mut config, tickets), settings)| {
+                config.cert_resolver = Arc::new(CertificateChoice::new(&settings.identities, &settings.awaited));
+                all_tickets[kind] = Some(tickets);
+                Arc::new(config)
+            });
+            self.current[kind].store(config);
+        }
     }
 
     pub fn count<T>(&self, shaken: &io::Result<T>) {
@@ -130,7 +146,7 @@ fn server_config(
     settings: &TlsSettings,
     tickets: Arc<dyn ProducesTickets>,
     protocols: &[&[u8]],
-) -> io::Result<Arc<ServerConfig>> {
+) -> io::Result<ServerConfig> {
     let versions: &[_] = match settings.min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12],
         MinVersion::Tls13 => &[&TLS13],
@@ -141,16 +157,15 @@ fn server_config(
         Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier()),
         None => builder.with_no_client_auth(),
     };
-    let mut config =
-        builder.with_cert_resolver(Arc::new(CertificateChoice::new(&settings.identities, &settings.awaited)));
+    let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice::default()));
     config.ticketer = tickets;
     // Without a ticket a client begins anew: the gateway keeps no sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct CertificateChoice {
     /// In the order of the configuration.
     all: Vec<Arc<CertifiedKey>>,

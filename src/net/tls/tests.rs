@@ -91,6 +91,10 @@ fn client(
 }
 
 /// Shakes hands, and passes on what either side sends afterwards.
+fn apply(tls: &ListenerTls, settings: [Option<&TlsSettings>; 3]) {
+    tls.apply(tls.prepare(settings).unwrap(), settings);
+}
+
 fn shake_hands(tls: &ListenerTls, config: &Arc<ClientConfig>, name: &str) -> Result<ServerConnection, Error> {
     shake_hands_at(tls, Traffic::Requests, config, name)
 }
@@ -182,12 +186,12 @@ fn clients_of_both_versions_come_in_and_come_back_with_a_ticket() {
         let client = client(&identity, None, &[version]);
         let kinds = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").unwrap().handshake_kind().unwrap());
         assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
-        tls.apply([Some(&settings(vec![identity.clone()])), None, None]).unwrap();
+        apply(&tls, [Some(&settings(vec![identity.clone()])), None, None]);
         let kind = shake_hands(&tls, &client, "a.test").unwrap().handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
     }
     let modern = TlsSettings { min_version: MinVersion::Tls13, ..settings(vec![identity.clone()]) };
-    tls.apply([Some(&modern), None, None]).unwrap();
+    apply(&tls, [Some(&modern), None, None]);
     assert!(shake_hands(&tls, &client(&identity, None, &BOTH[1..]), "a.test").is_err());
     assert!(shake_hands(&tls, &client(&identity, None, BOTH), "a.test").is_ok());
 }
@@ -204,7 +208,7 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
     };
     let tls = ListenerTls::new([Some(&auth(&ours, true)), None, None]).unwrap();
     for version in BOTH {
-        tls.apply([Some(&auth(&ours, true)), None, None]).unwrap();
+        apply(&tls, [Some(&auth(&ours, true)), None, None]);
         let (known, unknown, none) = (
             client(&identity, Some(ours.issue(&subject)), &[version]),
             client(&identity, Some(others.issue(&subject)), &[version]),
@@ -220,10 +224,10 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
         assert_eq!(back.handshake_kind(), Some(HandshakeKind::Resumed));
         assert!(back.peer_certificates().is_some(), "a ticket remembers the certificate");
 
-        tls.apply([Some(&auth(&others, true)), None, None]).unwrap();
+        apply(&tls, [Some(&auth(&others, true)), None, None]);
         assert!(shake_hands(&tls, &known, "a.test").is_err(), "its authority is not ours any more");
 
-        tls.apply([Some(&auth(&ours, false)), None, None]).unwrap();
+        apply(&tls, [Some(&auth(&ours, false)), None, None]);
         assert!(shake_hands(&tls, &none, "a.test").unwrap().peer_certificates().is_none());
         assert!(shake_hands(&tls, &unknown, "a.test").is_err(), "a certificate that is shown has to be valid");
     }
@@ -244,6 +248,22 @@ fn a_ticket_of_one_listener_lets_nobody_in_at_another() {
         assert_eq!(back.handshake_kind(), Some(HandshakeKind::Resumed), "{version:?}");
         assert!(shake_hands_at(&tls, Traffic::Decisions, &client, "a.test").is_err(), "{version:?}");
     }
-    tls.apply([None, Some(&closed), None]).unwrap();
+    apply(&tls, [None, Some(&closed), None]);
     assert!(tls.current(Traffic::Requests).is_none() && tls.current(Traffic::Decisions).is_some());
+}
+
+#[test]
+fn what_is_prepared_changes_nothing_before_it_is_applied_and_then_has_the_certificates_of_that_moment() {
+    let names = ["old.test", "prepared.test", "issued.test"];
+    let identities = names.map(|name| identity(&[name], Algorithm::Ecdsa));
+    let [old, prepared, issued] = identities.each_ref().map(|identity| settings(vec![identity.clone()]));
+    let modern = |settings: TlsSettings| TlsSettings { min_version: MinVersion::Tls13, ..settings };
+    let tls = ListenerTls::new([Some(&old), None, None]).unwrap();
+    let shakes = |index: usize, versions| shake_hands(&tls, &client(&identities[index], None, versions), names[index]);
+    let next = tls.prepare([Some(&modern(prepared)), Some(&old), None]).unwrap();
+    assert!(shakes(0, &BOTH[1..]).is_ok() && tls.current(Traffic::Decisions).is_none());
+    tls.apply(next, [Some(&modern(issued)), Some(&old), None]);
+    assert!(shakes(2, BOTH).is_ok() && shakes(2, &BOTH[1..]).is_err());
+    assert!(shakes(0, BOTH).is_err() && shakes(1, BOTH).is_err());
+    assert!(tls.current(Traffic::Decisions).is_some());
 }

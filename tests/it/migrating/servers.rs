@@ -37,6 +37,9 @@ pub(super) fn haproxy(name: &str, upstream: &Upstream) -> Peer {
 /// A gateway with one worker and this block of the page.
 #[track_caller]
 pub(super) fn gateway(name: &str, upstream: &Upstream) -> Gateway {
-    let text = format!("{}\n[upstreams.app]\nservers = [\"http://{}\"]\n", block("toml", name), upstream.address());
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(keys.path(), "a\nb\n").unwrap();
+    let text = block("toml", name).replace("\"keys.txt\"", &format!("\"{}\"", keys.path().display()));
+    let text = format!("{text}\n[upstreams.app]\nservers = [\"http://{}\"]\n", upstream.address());
     Gateway::with_server("proxy_protocol = true\nworkers = 1", &text)
 }
