@@ -1,7 +1,7 @@
 //! A real Valkey or Redis that can be killed, stopped and started again on the same port.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -184,33 +184,51 @@ impl Control for Valkey {
     }
 }
 
-/// The texts and numbers of the answer, one after the other; an error begins with `-`.
+/// The texts and numbers of the answer, one after the other; an error begins with `-`. Asks again if the connection is reset: a
+/// replica resets all when it becomes the primary.
 pub(crate) fn ask(address: SocketAddr, words: &[&str]) -> Vec<String> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
     let command = format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>());
-    stream.write_all(command.as_bytes()).unwrap();
-    let mut texts = Vec::new();
-    read(&mut BufReader::new(&stream), &mut texts);
-    texts
+    let attempt = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(command.as_bytes())?;
+        let mut texts = Vec::new();
+        read(&mut BufReader::new(&stream), &mut texts).map(|()| texts)
+    };
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            answered => return answered.unwrap(),
+        }
+    }
 }
 
-fn read(from: &mut impl BufRead, texts: &mut Vec<String>) {
+fn read(from: &mut impl BufRead, texts: &mut Vec<String>) -> io::Result<()> {
     let mut line = String::new();
-    from.read_line(&mut line).unwrap();
+    if from.read_line(&mut line)? == 0 {
+        return Err(ErrorKind::ConnectionReset.into());
+    }
     let line = line.trim_end();
     match (&line[..1], line[1..].parse::<usize>()) {
         ("$" | "*", Err(_)) => {}
-        ("*", Ok(count)) => (0..count).for_each(|_| read(from, texts)),
+        ("*", Ok(count)) => {
+            for _ in 0..count {
+                let before = texts.len();
+                read(from, texts)?;
+                // Nothing is an empty text here.
+                texts.resize(texts.len().max(before + 1), String::new());
+            }
+        }
         ("$", Ok(length)) => {
             let mut text = vec![0; length + 2];
-            from.read_exact(&mut text).unwrap();
+            from.read_exact(&mut text)?;
             texts.push(String::from_utf8_lossy(&text[..length]).into_owned());
         }
         ("-", _) => texts.push(line.to_owned()),
         _ => texts.push(line[1..].to_owned()),
     }
+    Ok(())
 }
 
 fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
