@@ -109,6 +109,18 @@ impl View {
             State::Ready
         }
     }
+
+    /// Why load balancers should not send requests. A gateway that a server of the store refuses from the start is not ready:
+    /// most likely its configuration is wrong.
+    fn unready(&self) -> Option<Bytes> {
+        if self.state() != State::Ready {
+            return Some(Bytes::from_static(b"draining\n"));
+        }
+        let store = self.store();
+        let Counters::Shared(shared) = store.counters() else { return None };
+        let refusal = shared.health().refusal().filter(|_| !self.readiness.was_ready.load(Ordering::Relaxed))?;
+        Some(format!("the store at {refusal}\n").into())
+    }
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -319,18 +331,9 @@ fn whole(response: LocalResponse) -> Response<AdminBody> {
     response.map(|body| Either::Left(Full::new(body.into_bytes())))
 }
 
-/// A gateway that a server of the store refuses from the start is not ready: most likely its configuration is wrong.
 fn readiness(view: &View) -> LocalResponse {
-    let not_ready = |why: Bytes| respond::text(StatusCode::SERVICE_UNAVAILABLE, why);
-    if view.state() != State::Ready {
-        return not_ready(Bytes::from_static(b"draining\n"));
-    }
-    let store = view.store();
-    if let Counters::Shared(shared) = store.counters()
-        && !view.readiness.was_ready.load(Ordering::Relaxed)
-        && let Some(refusal) = shared.health().refusal()
-    {
-        return not_ready(format!("the store at {refusal}\n").into());
+    if let Some(why) = view.unready() {
+        return respond::text(StatusCode::SERVICE_UNAVAILABLE, why);
     }
     view.readiness.was_ready.store(true, Ordering::Relaxed);
     respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gateway::config::OnError;
+use gateway::config::{OnError, Software};
 use gateway::limit::Rate;
 
 use super::exact::exactly;
@@ -35,15 +35,20 @@ fn plan(gateways: usize, rate: Rate) -> Plan {
     Plan { length: SECOND * 3, ..Plan::new(gateways, rate, LOAD, KEYS) }
 }
 
-/// All promises, for `gateways` gateways.
-pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
+/// All promises, for `gateways` gateways that share servers of this kind.
+pub(crate) fn all(software: &Software, gateways: usize, seed: u64) -> Vec<Bound> {
     let rate = || exactly("200/s");
     let fixed = || "200/s".parse::<Rate>().unwrap().with_strategy(gateway::limit::Strategy::FixedWindow).unwrap();
     let strict = |gateways| Plan { strict: true, ..plan(gateways, rate()) };
     let count = gateways as u64;
     let cut = gateways / 2;
     let outage = || SECOND..SECOND * 2;
-    let bound = |name, plan: Plan, times| Bound { name, plan: Plan { seed, ..plan }, times, shorter: Duration::ZERO };
+    let bound = |name, plan: Plan, times| Bound {
+        name,
+        plan: Plan { software: software.clone(), seed, ..plan },
+        times,
+        shorter: Duration::ZERO,
+    };
     let delayed = |name, plan: Plan, times| Bound { shorter: plan.timeout, ..bound(name, plan, times) };
     let far = |plan: Plan| Plan { network: network::FAR, timeout: network::FAR.timeout(), ..plan };
     let half_far = |plan: Plan| Plan { far: (gateways / 2, network::FAR), timeout: network::FAR.timeout(), ..plan };
@@ -53,7 +58,7 @@ pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
         bound("one gateway alone admits what the limit allows", plan(1, rate()), 1),
         bound("so it does far away", far(plan(1, rate())), 1),
         bound("so it does while it is cut off", Plan { cut: Cut::off(1, outage()), ..plan(1, rate()) }, 1),
-        bound("and when Memcached is restarted", Plan { restarts: vec![SECOND], ..plan(1, rate()) }, 1),
+        bound("and when the server is restarted", Plan { restarts: vec![SECOND], ..plan(1, rate()) }, 1),
         bound("with strict, all together admit no more", strict(gateways), 1),
         // A request is charged at some moment between its question and the answer.
         delayed("so they do far away, but for what requests wait", far(strict(gateways)), 1),
@@ -76,7 +81,11 @@ pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
         bound("with strict, twice the limit if a server is added at once", added(Duration::ZERO), 2),
         bound("and if it is added at one gateway after the other", added(SECOND), 2),
         bound("without strict, no more than the limit for each", far(plan(gateways, rate())), count),
-        bound("so it is when Memcached is restarted", Plan { restarts: vec![SECOND], ..plan(gateways, rate()) }, count),
+        bound(
+            "so it is when the server is restarted",
+            Plan { restarts: vec![SECOND], ..plan(gateways, rate()) },
+            count,
+        ),
         bound("with clocks that differ, no more than the limit for each", skewed(strict(gateways)), count),
         // A fixed window may admit twice its quota around its edge.
         bound("fixed windows go by one clock", skewed(Plan { strict: true, ..plan(gateways, fixed()) }), 2),

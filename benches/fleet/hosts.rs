@@ -1,9 +1,13 @@
-//! Machines with Memcached: threads that execute exchanges in order, and the cost of these.
+//! Machines with a server: threads that execute exchanges in order, and the cost of these.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::server::{Server, Work};
+use gateway::config::Software;
+use gateway::store::shared::simulation::script_digests;
+
+use super::server::{Server as Memcached, Work};
+use super::valkey::Valkey;
 
 /// The work of Memcached on one of its threads. `measure` prints the costs on this machine.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +32,14 @@ pub(crate) struct Execution {
 }
 
 pub(crate) struct Host {
+    software: Software,
     server: Server,
     threads: Vec<Thread>,
+}
+
+enum Server {
+    Memcached(Memcached),
+    Valkey(Valkey),
 }
 
 #[derive(Default)]
@@ -39,8 +49,9 @@ struct Thread {
 }
 
 impl Host {
-    pub(crate) fn new(threads: usize) -> Self {
-        Self { server: Server::default(), threads: (0..threads).map(|_| Thread::default()).collect() }
+    pub(crate) fn new(software: &Software, threads: usize) -> Self {
+        let server = Server::new(software);
+        Self { software: software.clone(), server, threads: (0..threads).map(|_| Thread::default()).collect() }
     }
 
     /// The thread that serves the connections of a gateway.
@@ -49,7 +60,7 @@ impl Host {
     }
 
     pub(crate) fn restart(&mut self) {
-        self.server = Server::default();
+        self.server = Server::new(&self.software);
     }
 
     pub(crate) fn arrive(&mut self, connection: Connection, commands: Vec<u8>) {
@@ -72,5 +83,26 @@ impl Host {
         let (replies, work) = self.server.execute(&commands, now);
         let seconds = COSTS.exchange + COSTS.command * (work.writes + work.reads) as f64;
         Some(Execution { connection, replies, work, time: Duration::from_secs_f64(seconds) })
+    }
+}
+
+impl Server {
+    fn new(software: &Software) -> Self {
+        match software {
+            Software::Memcached => Self::Memcached(Memcached::default()),
+            Software::Valkey(_) => Self::Valkey(Valkey::new(script_digests())),
+        }
+    }
+
+    fn execute(&mut self, commands: &[u8], now: u64) -> (Vec<u8>, Work) {
+        match self {
+            Self::Memcached(memcached) => memcached.execute(commands, now),
+            Self::Valkey(valkey) => {
+                let mut replies = Vec::new();
+                let [writes, reads] = valkey.execute(commands, now * 1_000_000, &mut replies);
+                let [bytes_in, bytes_out] = [commands, &replies].map(|bytes| bytes.len() as u64);
+                (replies, Work { exchanges: 1, writes, reads, bytes_in, bytes_out })
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and the load of
+//! A fleet of gateways that share limits in a store, in virtual time: how exact its limits are, and the load of
 //! Memcached. The gateways decide with the code of real ones; only sockets, threads and clocks are simulated.
 //!
 //!     cargo bench --bench fleet                                     tables, bounds, cluster and hot
@@ -19,6 +19,8 @@
 
 mod arguments;
 mod server;
+#[allow(dead_code, reason = "schedules of tests need more of it")]
+mod valkey;
 mod hosts;
 mod network;
 mod traffic;
@@ -44,6 +46,7 @@ mod load;
 mod real;
 
 use clap::Parser;
+use gateway::config::Software;
 
 use arguments::{Arguments, What};
 use hot::Hot;
@@ -51,7 +54,7 @@ use hot::Hot;
 fn print_bounds(gateways: usize, seed: u64) {
     println!("\n## What is promised, with up to {gateways} gateways and `200/s`, for each key\n");
     println!("| | the most in a window | promised at most |\n|---|---|---|");
-    for bound in bounds::all(gateways, seed) {
+    for bound in bounds::all(&Software::Memcached, gateways, seed) {
         let name = bound.name;
         let bounds::Held { most, bound } = bound.check();
         println!("| {name} | {most} | {bound} |");

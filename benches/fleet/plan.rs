@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::config::OnError;
+use gateway::config::{OnError, Software};
 use gateway::limit::Rate;
 
 use super::network::{Network, ZONE};
@@ -14,14 +14,15 @@ use super::traffic::Traffic;
 pub(crate) struct Plan {
     pub(crate) gateways: usize,
     pub(crate) servers: usize,
-    /// Of each Memcached.
+    pub(crate) software: Software,
+    /// Of each server.
     pub(crate) threads: usize,
     pub(crate) rates: Vec<Rate>,
     pub(crate) strict: bool,
     pub(crate) on_error: OnError,
     pub(crate) timeout: Duration,
     pub(crate) network: Network,
-    /// The last gateways are in another region, at this distance from Memcached.
+    /// The last gateways are in another region, at this distance from the servers.
     pub(crate) far: (usize, Network),
     pub(crate) traffic: Traffic,
     /// A log instead of `traffic`, unless it is empty: when each key is asked for, at a gateway by chance.
@@ -32,7 +33,7 @@ pub(crate) struct Plan {
     /// The largest difference between two clocks of gateways.
     pub(crate) skew: Duration,
     pub(crate) cut: Cut,
-    /// When each Memcached restarts, with nothing in its memory.
+    /// When each server restarts, with nothing in its memory.
     pub(crate) restarts: Vec<Duration>,
     pub(crate) change: Option<Change>,
     pub(crate) seed: u64,
@@ -55,7 +56,7 @@ pub(crate) struct Change {
 }
 
 impl Plan {
-    /// Gateways in one zone, with one Memcached, whose clients ask for `load` times what the limit allows for the hottest
+    /// Gateways in one zone, with one server, whose clients ask for `load` times what the limit allows for the hottest
     /// of `keys` keys.
     pub(crate) fn new(gateways: usize, rate: Rate, load: f64, keys: usize) -> Self {
         let allowed = rate.quota() as f64 / rate.window().as_secs_f64();
@@ -63,6 +64,7 @@ impl Plan {
         Self {
             gateways,
             servers: 1,
+            software: Software::Memcached,
             threads: 4,
             rates: vec![rate],
             strict: false,

@@ -1,4 +1,4 @@
-//! A fleet in virtual time: gateways, Memcached servers, and the events between them in order. A seed decides all
+//! A fleet in virtual time: gateways, servers, and the events between them in order. A seed decides all
 //! chance.
 
 use std::cmp::Reverse;
@@ -10,10 +10,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, Software};
+use gateway::config;
 use gateway::limit::Limit;
 use gateway::store::Ask;
-use gateway::store::shared::memcached::Memcached;
 use gateway::store::shared::simulation::{Decided, Output, SimulatedGateway};
 
 use super::hosts::{Connection, Execution, Host};
@@ -108,7 +107,7 @@ impl Fleet {
             limit: Arc::new(Limit::new("limit", &plan.rates)),
             keys: (0..keys).map(|key| Fingerprint::of(&key.to_be_bytes())).collect(),
             gateways,
-            hosts: (0..servers).map(|_| Host::new(plan.threads)).collect(),
+            hosts: (0..servers).map(|_| Host::new(&plan.software, plan.threads)).collect(),
             queue: BinaryHeap::new(),
             scheduled: 0,
             now: Duration::ZERO,
@@ -344,7 +343,7 @@ impl Fleet {
 impl Gateway {
     fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
         let config = config::SharedStore {
-            software: Software::Memcached,
+            software: plan.software.clone(),
             servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
             prefix: "gw".to_owned(),
             timeout: plan.timeout,
@@ -355,7 +354,7 @@ impl Gateway {
         let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
         let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew.saturating_sub(behind));
         Self {
-            gateway: SimulatedGateway::new(&config, &Memcached, clock),
+            gateway: SimulatedGateway::new(&config, clock),
             links: vec![Link::default(); servers],
             wake: None,
             open: Vec::new(),

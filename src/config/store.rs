@@ -211,7 +211,7 @@ tables! {
     /// Where the gateway keeps its counters.
     keys {
         /// Keeps counters in this process, or on servers of Memcached (docs/memcached.md) or of Valkey or Redis
-        /// (docs/valkey.md), where any number of gateways share them.
+        /// (docs/stores.md), where any number of gateways share them.
         r#type: StoreType = words(&[
             ("memory", StoreType::Memory), ("memcached", StoreType::Memcached), ("valkey", StoreType::Valkey),
             ("redis", StoreType::Valkey),

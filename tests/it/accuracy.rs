@@ -4,7 +4,7 @@
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Memcached, align, unix};
+use crate::harness::{Client, Software, align, unix, with_each_server};
 use crate::shared::{PATIENT, SECOND, gateways, limited, watched};
 
 const SECONDS: u64 = 30;
@@ -67,14 +67,13 @@ fn may_be_free(answers: &[&Answer], second: u64, before: u64) -> u64 {
     ((before * rest).div_ceil(1_000_000) + u64::from(CONNECTIONS)).min(RATE)
 }
 
-#[test]
-fn two_gateways_share_a_rate() {
-    let memcached = Memcached::start();
-    let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("500/s", "")));
+fn two_gateways_share_a_rate(software: Software) {
+    let server = software.start();
+    let gateways = gateways(2, &format!("{}{}", server.store_with(PATIENT), limited("500/s", "")));
     // Eight connections to each gateway, with 50 requests a second each.
     let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..CONNECTIONS / 2).map(|_| gateway.client())).collect();
     let pause = Duration::from_millis(20);
-    let ((first, answers), counts) = watched(&memcached, SECOND, || {
+    let ((first, answers), counts) = watched(&server, SECOND, || {
         align(SECOND, SECOND);
         let (first, start) = (unix().as_secs(), Instant::now());
         let end = start + Duration::from_secs(SECONDS);
@@ -110,4 +109,8 @@ fn two_gateways_share_a_rate() {
     }
     println!("{even} of {SECONDS} seconds were even: {counts:?}");
     assert!(answers.iter().any(|answer| !answer.is_admitted));
+}
+
+with_each_server! {
+    two_gateways_share_a_rate
 }

@@ -19,7 +19,7 @@ use x509_cert::der::oid::ObjectIdentifier;
 use crate::harness::acme::{
     AcmeMood, AcmeServer, certificate_in, challenge_path, everything, gateway_text, start, token,
 };
-use crate::harness::{Gateway, Memcached, TlsClient, Upstream, run, unix, until, unverified};
+use crate::harness::{Gateway, Software, TlsClient, Upstream, run, unix, until, unverified};
 
 /// A request over TLS to this name; the error if the handshake fails.
 fn get(gateway: &Gateway, server: &AcmeServer, name: &str) -> Result<String, String> {
@@ -415,17 +415,17 @@ fn a_directory_that_never_ends_or_never_answers_is_given_up() {
 
 #[test]
 fn strangers_make_the_gateway_ask_the_store_once_a_second_for_its_own_names_alone() {
-    let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
+    let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Software::Memcached.start());
     server.set(AcmeMood::Says(403, "", "no"));
     let gateway = start(state.path(), &server.config(&["a.test"], "", &(memcached.store() + &everything())));
     gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
     let flood = |name: &str| (0..50).for_each(|_| _ = shown(&gateway, name, &["acme-tls/1"]).unwrap_err());
-    let before = memcached.stat("cmd_get");
+    let before = memcached.lookups();
     flood("other.test");
-    assert_eq!(memcached.stat("cmd_get"), before, "they are not its names");
+    assert_eq!(memcached.lookups(), before, "they are not its names");
     let began = Instant::now();
     flood("a.test");
-    let (asked, seconds) = (memcached.stat("cmd_get") - before, began.elapsed().as_secs());
+    let (asked, seconds) = (memcached.lookups() - before, began.elapsed().as_secs());
     assert!((1..=seconds + 2).contains(&asked), "{asked} in {seconds} s");
 }
 

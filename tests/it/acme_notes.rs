@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustls::ClientConfig;
 
 use crate::harness::acme::{AcmeMood, AcmeServer, everything, start};
-use crate::harness::{Gateway, Memcached, TlsClient, Valkey, unix, until, unverified};
+use crate::harness::{Gateway, Server, Software, TlsClient, unix, until, unverified, with_each_server};
 
 const SECRET: &str = "challenge_secret = \"one that nobody guesses\"";
 
@@ -21,29 +21,24 @@ fn note_name(name: &str) -> String {
     format!("gw#note:{}", blake3::hash(name.as_bytes()).to_hex())
 }
 
-fn write_note(memcached: &Memcached, name: &str, text: &str) {
-    memcached.tell(&format!("set {} 0 0 {}\r\n{text}\r\n", note_name(name), text.len()), "STORED");
+fn note(shared: &Server, name: &str) -> Option<String> {
+    shared.get(&note_name(name))
 }
 
-fn note(memcached: &Memcached, name: &str) -> Option<String> {
-    memcached.tell(&format!("get {}\r\n", note_name(name)), "END").into_iter().nth(1)
-}
-
-#[test]
-fn whoever_writes_into_the_store_is_not_believed() {
+fn whoever_writes_into_the_store_is_not_believed(software: Software) {
     for more in ["", SECRET] {
-        let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
-        let text = server.config(&["a.test", "b.test"], more, &(memcached.store() + &everything()));
+        let (server, state, shared) = (AcmeServer::start(), tempfile::tempdir().unwrap(), software.start());
+        let text = server.config(&["a.test", "b.test"], more, &(shared.store() + &everything()));
         // There is an account, and the gateway's own note.
         server.set(AcmeMood::Looks);
         let gateway = start(state.path(), &text);
         until("the gateway leaves its answers", Duration::from_secs(30), || {
-            ["a.test", "b.test"].iter().all(|name| note(&memcached, name).is_some_and(|note| note.contains('.')))
+            ["a.test", "b.test"].iter().all(|name| note(&shared, name).is_some_and(|note| note.contains('.')))
         });
-        let own = note(&memcached, "b.test").unwrap();
+        let own = note(&shared, "b.test").unwrap();
         drop(gateway);
         // Without this, the gateway's claim would hold for some minutes.
-        memcached.tell("flush_all\r\n", "OK");
+        shared.flush();
         server.set(AcmeMood::Says(403, "", "no"));
         let gateway = start(state.path(), &text);
         gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
@@ -57,59 +52,39 @@ fn whoever_writes_into_the_store_is_not_believed() {
             format!("{until_then} {}", own.split_once(' ').unwrap().1),
         ] {
             // The gateway remembers a note for a second.
-            write_note(&memcached, "a.test", &forged);
-            let asked = memcached.stat("cmd_get");
+            shared.set(&note_name("a.test"), &forged);
+            let asked = shared.lookups();
             until("the note is read", Duration::from_secs(20), || {
                 assert!(!is_answered(&gateway, "a.test"), "{more:?} {forged}");
-                memcached.stat("cmd_get") > asked
+                shared.lookups() > asked
             });
         }
         assert_eq!(gateway.metric("gateway_acme_challenges_total{result=\"answered\"}"), Some(0.0));
     }
 }
 
-#[test]
-fn no_note_in_the_store_keeps_a_gateway_from_ordering() {
+fn no_note_in_the_store_keeps_a_gateway_from_ordering(software: Software) {
     for (more, forged) in [("", ""), (SECRET, ""), (SECRET, "9999999999 - 00"), (SECRET, "token.thumbprint")] {
-        let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
+        let (server, state, shared) = (AcmeServer::start(), tempfile::tempdir().unwrap(), software.start());
         // Nothing ends the forged note.
-        write_note(&memcached, "a.test", forged);
-        let gateway = start(state.path(), &server.config(&["a.test"], more, &(memcached.store() + &everything())));
+        shared.set(&note_name("a.test"), forged);
+        let gateway = start(state.path(), &server.config(&["a.test"], more, &(shared.store() + &everything())));
         server.wait_orders(1);
         let ok = "gateway_acme_orders_total{result=\"ok\"}";
         until("there is a certificate", Duration::from_secs(30), || gateway.metric(ok) == Some(1.0));
-        assert_eq!(note(&memcached, "a.test"), None, "it is taken back");
+        assert_eq!(note(&shared, "a.test"), None, "it is taken back");
     }
 }
 
-#[test]
-fn notes_are_left_in_valkey_as_well() {
-    let (server, valkey) = (AcmeServer::start(), Valkey::start());
-    let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let rest = valkey.store_with("") + &everything();
-    server.set(AcmeMood::Looks);
-    let first = start(states[0].path(), &server.config(&["a.test"], SECRET, &rest));
-    server.wait_orders(1);
-    let note = || valkey.ask(&["GET", &note_name("a.test")]).pop();
-    until("the answer is left", Duration::from_secs(30), || note().is_some_and(|note| note.contains('.')));
-    let left: u64 = valkey.ask(&["TTL", &note_name("a.test")])[0].parse().unwrap();
-    assert!((1..=330).contains(&left), "{left}");
-    let second = start(states[1].path(), &server.config(&["a.test"], SECRET, &rest));
-    until("the second one answers", Duration::from_secs(30), || is_answered(&second, "a.test"));
-    assert_eq!(server.orders().len(), 1, "it waits for the first one");
-    drop(first);
-}
-
-#[test]
-fn gateways_with_one_secret_or_one_folder_answer_for_each_other() {
+fn gateways_with_one_secret_or_one_folder_answer_for_each_other(software: Software) {
     for (more, is_one_folder, is_known) in [(SECRET, false, true), ("", true, true), ("", false, false)] {
-        let (server, memcached) = (AcmeServer::start(), Memcached::start());
+        let (server, shared) = (AcmeServer::start(), software.start());
         let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let rest = memcached.store() + &everything();
+        let rest = shared.store() + &everything();
         server.set(AcmeMood::Looks);
         let first = start(states[0].path(), &server.config(&["a.test"], more, &rest));
         server.wait_orders(1);
-        let left = || note(&memcached, "a.test").is_some_and(|note| note.contains('.'));
+        let left = || note(&shared, "a.test").is_some_and(|note| note.contains('.'));
         until("the answer is left", Duration::from_secs(30), left);
         let folder = &states[usize::from(!is_one_folder)];
         // Without a secret the second gateway may order, too, and answers for itself. The test stops it before.
@@ -128,4 +103,10 @@ fn gateways_with_one_secret_or_one_folder_answer_for_each_other() {
         }
         drop(first);
     }
+}
+
+with_each_server! {
+    whoever_writes_into_the_store_is_not_believed
+    no_note_in_the_store_keeps_a_gateway_from_ordering
+    gateways_with_one_secret_or_one_folder_answer_for_each_other
 }

@@ -10,7 +10,7 @@ use rustls::client::Resumption;
 
 use crate::harness::acme::{everything, start};
 use crate::harness::pebble::Pebble;
-use crate::harness::{Gateway, Memcached, TlsClient, until};
+use crate::harness::{Gateway, Software, TlsClient, until};
 
 const DAYS: u64 = 90 * 86_400;
 
@@ -86,7 +86,7 @@ fn a_certificate_is_renewed_before_it_ends_also_by_an_authority_that_was_away() 
 #[ignore = "needs pebble and curl"]
 fn any_gateway_that_shares_the_store_answers_the_authority() {
     for challenge in ["tls-alpn-01", "http-01"] {
-        let (pebble, memcached) = (Pebble::start(DAYS), Memcached::start());
+        let (pebble, memcached) = (Pebble::start(DAYS), Software::Memcached.start());
         let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let more = format!("challenge = \"{challenge}\"\nchallenge_secret = \"sixteen letters!\"");
         let rest = memcached.store() + &everything();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, every_store, reply, until};
+use crate::harness::{Client, Gateway, Software, Upstream, every_store, reply, until, with_each_server};
 
 fn limit(name: &str, rates: &str, rest: &str) -> String {
     format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [{rates}]\n{rest}\n")
@@ -172,13 +172,12 @@ fn a_client_that_goes_away_leaves_the_queue_at_once() {
     });
 }
 
-#[test]
-fn held_requests_end_when_memcached_goes_away() {
-    let mut memcached = Memcached::start();
+fn held_requests_end_when_the_store_goes_away(software: Software) {
+    let mut server = software.start();
     let (gateway, _upstream) =
-        delaying(&memcached.store_with("on_error = \"allow\""), "1/m burst 1", "max_delay = \"100s\"");
+        delaying(&server.store_with("on_error = \"allow\""), "1/m burst 1", "max_delay = \"100s\"");
     assert_eq!(gateway.client().get("/").status, 200);
-    memcached.kill();
+    server.kill();
     let begun = Instant::now();
     assert_eq!(gateway.client().get("/").status, 200);
     assert!(begun.elapsed() < Duration::from_secs(10), "its turn would be after a minute");
@@ -224,4 +223,8 @@ fn a_rejection_names_the_limit_that_rejects() {
     assert_eq!((silenced.status, silenced.text()), (200, "nothing"));
     assert_eq!(client.get_with("/a", "X-Key: other\r\n").status, 200);
     assert_eq!(client.get_with("/b", "X-Key: other\r\n").status, 429);
+}
+
+with_each_server! {
+    held_requests_end_when_the_store_goes_away
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
-use crate::harness::{self, Client, Gateway, Memcached, Response, Signer, every_store, limited, until};
+use crate::harness::{
+    self, Client, Gateway, Response, Signer, Software, every_store, limited, until, with_each_server,
+};
 
 fn call(gateway: &Gateway, method: &str, path: &str) -> Response {
     Client::connect(gateway.admin).call(format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
@@ -110,9 +112,8 @@ fn of_a_key_with_several_tiers_the_fullest_is_shown_and_all_are_forgotten() {
     }
 }
 
-#[test]
-fn a_store_that_is_away_is_an_answer() {
-    let mut server = Memcached::start();
+fn a_store_that_is_away_is_an_answer(software: Software) {
+    let mut server = software.start();
     let store = server.store();
     let gateway = Gateway::start(&(store + &limited("header:x-api-key", "5/d", "")));
     until("it answers", Duration::from_secs(10), || call(&gateway, "GET", "/api/limits/l/keys/k").status == 200);
@@ -193,4 +194,8 @@ fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
         assert_eq!(used(&gateway, &path), 1, "{key} {typed}");
         assert_eq!(call(&gateway, "DELETE", &format!("/api/limits/{path}")).json()["rates"][0]["used"], 0, "{key}");
     }
+}
+
+with_each_server! {
+    a_store_that_is_away_is_an_answer
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Memcached, Response, every_store, limited, unix, until};
+use crate::harness::{Client, Gateway, Response, Software, every_store, limited, unix, until, with_each_server};
 
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -98,10 +98,9 @@ fn until_admitted(client: &mut Client, key: &str) {
     until("it starts anew", BOUND, || ask(client, key) == 200);
 }
 
-#[test]
-fn what_is_remembered_of_other_keys_stays() {
-    let memcached = Memcached::start();
-    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+fn what_is_remembered_of_other_keys_stays(software: Software) {
+    let server = software.start();
+    let store = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
     let gateway = Gateway::start(&(store + &limited("header:x-api-key", "1/d", "")));
     let mut client = gateway.client();
     let mut round = 0;
@@ -111,14 +110,14 @@ fn what_is_remembered_of_other_keys_stays() {
         // The gateway looks at a refusal again after five seconds.
         let begun = Instant::now();
         keys.iter().for_each(|key| assert_eq!([(); 2].map(|()| ask(&mut client, key)), [200, 429]));
-        let before = memcached.commands();
+        let before = server.commands();
         for number in 0..8 {
             // Some overrides have their own counters.
             let rates = ["5/d", "5/h"][number % 2];
             put(&gateway, &format!("l/keys/k-{number}"), &json!({ "rates": [rates], "for": "1h" }));
         }
         keys.iter().for_each(|key| assert_eq!(ask(&mut client, key), 429));
-        let asked = memcached.commands() - before;
+        let asked = server.commands() - before;
         assert!(asked == 0 || begun.elapsed() > Duration::from_secs(4), "{asked} commands");
         asked == 0
     });
@@ -412,4 +411,8 @@ fn they_are_listed_with_what_they_grant_and_until_when() {
             assert_eq!(call(&gateway, "GET", path, "").status, 404, "{path}");
         }
     }
+}
+
+with_each_server! {
+    what_is_remembered_of_other_keys_stays
 }

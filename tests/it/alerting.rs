@@ -27,13 +27,13 @@ fn check(arguments: &[&str]) -> String {
     said
 }
 
-/// The names of all samples of two gateways that export everything, with the names of their families.
+/// The names of all samples of gateways that export everything, with the names of their families.
 fn exported() -> BTreeMap<String, String> {
     let shed = "shed = { latency = \"60s\", status = 503 }";
-    let away = "[store]\ntype = \"memcached\"\nservers = [\"127.0.0.1:9\"]\n";
-    let alone = "[store]\nshare = 1\n";
-    let texts = [alone, away].map(|store| {
-        let gateway = Gateway::with_server(shed, &(store.to_owned() + &limited("client-ip", "9/d", "")));
+    let away = |software: &str| format!("[store]\ntype = {software:?}\nservers = [\"127.0.0.1:9\"]\n");
+    let alone = "[store]\nshare = 1\n".to_owned();
+    let texts = [alone, away("memcached"), away("valkey")].map(|store| {
+        let gateway = Gateway::with_server(shed, &(store + &limited("client-ip", "9/d", "")));
         gateway.admin("/metrics").text().to_owned()
     });
     let families = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("# TYPE "));

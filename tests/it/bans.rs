@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
 use crate::harness::{
-    Authority, Client, Gateway, Memcached, Response, TlsClient, Upstream, every_store, limited, reply, run, until,
+    Authority, Client, Gateway, Response, Server, Software, TlsClient, Upstream, every_store, limited, reply, run,
+    until, with_each_server,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -237,19 +238,18 @@ fn refusals_of_other_kinds_count_too() {
     }
 }
 
-/// Gateways that share a Memcached, with a client each.
-fn fleet(memcached: &Memcached, more: &str) -> [(Gateway, Client); 2] {
+/// Gateways that share a server, with a client each.
+fn fleet(server: &Server, more: &str) -> [(Gateway, Client); 2] {
     [(); 2].map(|()| {
-        let gateway = Gateway::start(&(memcached.store_with(more) + &banning("")));
+        let gateway = Gateway::start(&(server.store_with(more) + &banning("")));
         let client = gateway.client();
         (gateway, client)
     })
 }
 
-#[test]
-fn all_gateways_know_of_a_ban_and_of_its_end() {
-    let memcached = Memcached::start();
-    let [(first, mut one), (second, mut other)] = fleet(&memcached, "on_error = \"reject\"");
+fn all_gateways_know_of_a_ban_and_of_its_end(software: Software) {
+    let server = software.start();
+    let [(first, mut one), (second, mut other)] = fleet(&server, "on_error = \"reject\"");
     assert_eq!(ask(&mut other, "a").status, 200);
     assert_eq!(statuses(&mut one, "a"), [429; 4]);
     assert_eq!(bans(&first).len(), 1);
@@ -292,27 +292,25 @@ fn of_many_requests_at_once_one_begins_a_ban() {
     });
 }
 
-#[test]
-fn a_flood_of_a_banned_key_asks_memcached_almost_nothing() {
-    let memcached = Memcached::start();
-    let gateway = Gateway::start(&(memcached.store() + &banning("")));
+fn a_flood_of_a_banned_key_asks_the_store_almost_nothing(software: Software) {
+    let server = software.start();
+    let gateway = Gateway::start(&(server.store() + &banning("")));
     let mut client = gateway.client();
     assert_eq!(statuses(&mut client, "a"), [200, 429, 429, 429, 429, 429]);
-    let before = memcached.commands();
+    let before = server.commands();
     let flood = Instant::now();
     for _ in 0..3_000 {
         assert_eq!(ask(&mut client, "a").status, 429);
     }
     let seconds = flood.elapsed().as_secs();
-    let asked = memcached.commands() - before;
+    let asked = server.commands() - before;
     assert!(asked <= 4 * (2 + seconds / 4), "{asked} commands for 3000 requests in {seconds} s");
 }
 
-#[test]
-fn bans_survive() {
-    // With Memcached the gateway is killed, in memory it stops in order.
-    let memcached = Memcached::start();
-    let start = || Gateway::start(&(memcached.store() + &banning("")));
+fn bans_survive(software: Software) {
+    // With a shared store the gateway is killed, in memory it stops in order.
+    let server = software.start();
+    let start = || Gateway::start(&(server.store() + &banning("")));
     let gateway = start();
     assert_eq!(statuses(&mut gateway.client(), "a"), [200, 429, 429, 429, 429]);
     drop(gateway);
@@ -339,16 +337,15 @@ fn bans_survive() {
     assert_eq!(bans(&gateway), Vec::<Value>::new());
 }
 
-#[test]
-fn bans_go_on_while_memcached_is_away() {
-    let mut memcached = Memcached::start();
-    let [(gateway, mut one), (_second, mut other)] = fleet(&memcached, "on_error = \"local\"");
+fn bans_go_on_while_the_store_is_away(software: Software) {
+    let mut server = software.start();
+    let [(gateway, mut one), (_second, mut other)] = fleet(&server, "on_error = \"local\"");
     assert_eq!(ask(&mut one, "a").status, 200);
-    memcached.kill();
+    server.kill();
     until("the key is banned", PATIENCE, || ban(&ask(&mut one, "a")).is_some());
     assert_eq!(bans(&gateway).len(), 1);
     assert_eq!(statuses(&mut one, "a"), [429; 3]);
-    memcached.restart();
+    server.restart();
     until("the other gateway is told", PATIENCE, || ban(&ask(&mut other, "a")).is_some());
 }
 
@@ -550,4 +547,11 @@ fn what_is_said_of_a_configuration() {
     assert_eq!(json["limits"]["l"]["ban"], ban);
     let explained = said(&["explain", "-H", "x-api-key: a", "http://h/"]);
     assert!(explained.contains(&format!("    bans     {words}")), "{explained}");
+}
+
+with_each_server! {
+    all_gateways_know_of_a_ban_and_of_its_end
+    a_flood_of_a_banned_key_asks_the_store_almost_nothing
+    bans_survive
+    bans_go_on_while_the_store_is_away
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gateway::limit::{Edge, Rate, Strategy};
 
-use crate::harness::{Gateway, Memcached, limited, unix, until};
-use crate::stores::{Bench, SECOND, limit};
+use crate::harness::{Gateway, Software, cut_commands, limited, unix, until, with_each_server};
+use crate::stores::{SECOND, benches, limit};
 
 const MINUTE: u64 = 60 * SECOND;
 const STEPS: u64 = 12;
@@ -37,12 +37,7 @@ fn strategies() -> Vec<(&'static str, Strategy, usize)> {
 
 #[test]
 fn a_clock_that_is_set_admits_at_most_the_quota_once_more() {
-    let server = Memcached::start();
-    for (store, mut bench) in [
-        ("memory", Bench::memory()),
-        ("memcached", Bench::memcached(&server, false)),
-        ("memcached, strictly", Bench::memcached(&server, true)),
-    ] {
+    for (store, mut bench) in benches(&Software::ALL.map(Software::start)) {
         for (text, window) in [("10/m", MINUTE), ("10/s", SECOND)] {
             for (way, strategy, most) in strategies() {
                 for (setting, minutes) in SETTINGS {
@@ -66,20 +61,23 @@ fn a_clock_that_is_set_admits_at_most_the_quota_once_more() {
     }
 }
 
-fn server_ahead(seconds: i64) -> SocketAddr {
+fn server_ahead(software: Software, seconds: i64) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
             let stream = stream.unwrap();
-            thread::spawn(move || answer(stream, seconds));
+            thread::spawn(move || match software {
+                Software::Memcached => answer_memcached(stream, seconds),
+                Software::Valkey => answer_valkey(stream, seconds),
+            });
         }
     });
     address
 }
 
 /// Speaks the text protocol for counters, and the binary protocol for statistics.
-fn answer(mut stream: TcpStream, seconds: i64) {
+fn answer_memcached(mut stream: TcpStream, seconds: i64) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
     loop {
@@ -115,22 +113,46 @@ fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
     if opcode != STATISTICS {
         return packet("", "1.6.0");
     }
-    // Waits for an early part of a second, so that both sides read the same one.
+    let time = time(seconds);
+    [packet("pid", "1"), packet("time", &time), packet("evictions", "7"), packet("", "")].concat()
+}
+
+/// Answers as if no item existed.
+fn answer_valkey(mut stream: TcpStream, seconds: i64) {
+    let (mut sent, mut buffer) = (Vec::new(), [0; 1 << 12]);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        sent.extend_from_slice(&buffer[..length]);
+        for command in cut_commands(&mut sent) {
+            let answer = match &*command[0] {
+                "HELLO" => "%0\r\n".to_owned(),
+                "MGET" => format!("*{}\r\n{}", command.len() - 1, "_\r\n".repeat(command.len() - 1)),
+                "TIME" => format!("*2\r\n+{}\r\n+0\r\n", time(seconds)),
+                "INFO" => "+evicted_keys:7\r\n".to_owned(),
+                "SET" => "+OK\r\n".to_owned(),
+                _ => ":1\r\n".to_owned(),
+            };
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The time of a server whose clock is ahead, in an early part of a second, so that both sides read the same one.
+fn time(seconds: i64) -> String {
     let over = unix().subsec_millis();
     if over > 500 {
         sleep(Duration::from_millis(1_005 - u64::from(over)));
     }
-    let time = unix().as_secs().checked_add_signed(seconds).unwrap().to_string();
-    [packet("pid", "1"), packet("time", &time), packet("evictions", "7"), packet("", "")].concat()
+    unix().as_secs().checked_add_signed(seconds).unwrap().to_string()
 }
 
-#[test]
-fn a_server_whose_clock_differs_is_reported() {
-    let right = Memcached::start();
-    let servers = [server_ahead(60), server_ahead(-60), right.address];
+fn a_server_whose_clock_differs_is_reported(software: Software) {
+    let right = software.start();
+    let servers = [server_ahead(software, 60), server_ahead(software, -60), right.address];
     let listed = servers.map(|server| server.to_string());
     let limited = limited("header:x-api-key", "1000/d", "");
-    let gateway = Gateway::start(&format!("[store]\ntype = \"memcached\"\nservers = {listed:?}\n{limited}"));
+    let gateway = Gateway::start(&(software.store(&servers, "timeout = \"25ms\"") + &limited));
     let skew = |server: &String| {
         let name = format!("gateway_store_clock_skew_seconds{{server=\"{server}\"}}");
         gateway.metric(&name).unwrap_or_else(|| panic!("no {name}"))
@@ -145,4 +167,8 @@ fn a_server_whose_clock_differs_is_reported() {
         });
         assert!(line["message"].as_str().unwrap().contains("clock"), "{line}");
     }
+}
+
+with_each_server! {
+    a_server_whose_clock_differs_is_reported
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, until};
+use crate::harness::{Client, Gateway, Software, Upstream, limited, reply, until, with_each_server};
 
 /// Sends one response for every message of the test.
 fn held_back() -> (Upstream, Sender<()>) {
@@ -182,11 +182,10 @@ fn the_log_is_complete_when_it_ends() {
     assert_eq!(requests, 200);
 }
 
-#[test]
-fn all_admissions_are_written_before_the_end() {
+fn all_admissions_are_written_before_the_end(software: Software) {
     for workers in [1, 2] {
-        let memcached = Memcached::start();
-        let rest = memcached.store_with("timeout = \"5s\"") + &limited("global", "1000/d", "");
+        let server = software.start();
+        let rest = server.store_with("timeout = \"5s\"") + &limited("global", "1000/d", "");
         let mut gateway = Gateway::with_server(&format!("workers = {workers}"), &rest);
         let mut client = gateway.client();
         for _ in 0..20 {
@@ -194,7 +193,7 @@ fn all_admissions_are_written_before_the_end() {
         }
         gateway.signal(Signal::TERM);
         assert_eq!(gateway.wait_exit().code(), Some(0));
-        assert_eq!(memcached.counted(), 20, "{workers} workers");
+        assert_eq!(server.counted(), 20, "{workers} workers");
     }
 }
 
@@ -217,4 +216,8 @@ fn a_request_whose_head_has_begun_is_answered() {
         assert!(client.closed().is_empty());
         assert_eq!(gateway.wait_exit().code(), Some(0));
     }
+}
+
+with_each_server! {
+    all_admissions_are_written_before_the_end
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Memcached, limited, until};
+use crate::harness::{Client, Gateway, Software, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -112,7 +112,7 @@ fn totals_do_not_shrink_when_a_reload_removes_a_route() {
 
 #[test]
 fn the_state_of_memcached_is_among_the_numbers() {
-    let mut memcached = Memcached::start();
+    let mut memcached = Software::Memcached.start();
     let gateway = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "5/d", "")));
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
     let mut stream = Stream::open(&gateway);

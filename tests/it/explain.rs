@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Gateway, Memcached, closed_port, run};
+use crate::harness::{Gateway, Software, closed_port, run};
 
 fn explain(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn invalid_arguments_are_errors() {
 
 #[test]
 fn the_store_is_not_asked() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let (code, _) = explain(&format!("{}{CONFIG}", memcached.store()), &["http://api.example.com/v1/acme/users"]);
     assert_eq!(code, Some(0));
     assert_eq!(memcached.commands(), 0);

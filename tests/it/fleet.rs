@@ -1,5 +1,4 @@
-//! Fleets in virtual time (benches/fleet): the promises about their limits hold, and the simulated Memcached replies
-//! like a real one.
+//! Fleets in virtual time (benches/fleet): the promises about their limits hold, and simulated servers reply like real ones.
 
 // The bench uses what the tests do not.
 #![allow(dead_code, clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -22,16 +21,23 @@ pub(crate) mod server;
 pub(crate) mod share;
 #[path = "../../benches/fleet/traffic.rs"]
 pub(crate) mod traffic;
+#[path = "../../benches/fleet/valkey.rs"]
+mod valkey;
 #[path = "../../benches/fleet/world.rs"]
 pub(crate) mod world;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use fastrand::Rng;
+use gateway::config::Login;
+use gateway::store::shared::protocol::{Commands, Condition, Echo, Initial, Lifetime, Protocol};
+use gateway::store::shared::simulation::script_digests;
+use gateway::store::shared::valkey::Valkey;
 
-use crate::harness::Memcached;
+use crate::harness::{Software, with_each_server};
 use exact::exactly;
 use plan::Plan;
 use server::Server;
@@ -43,10 +49,17 @@ const LAST: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
 /// A moment, for items that live for at most a month.
 const NOW: u64 = 1_800_000_000;
 
-#[test]
-fn what_is_promised_of_limits_holds() {
-    for bound in bounds::all(6, 7) {
-        bound.check();
+mod promises {
+    use super::*;
+
+    fn what_is_promised_of_limits_holds(software: Software) {
+        for bound in bounds::all(&software.config(), 6, 7) {
+            bound.check();
+        }
+    }
+
+    with_each_server! {
+        what_is_promised_of_limits_holds
     }
 }
 
@@ -105,7 +118,7 @@ fn round_trips_are_distributed_as_measured() {
 }
 
 /// The last read versions, by name.
-type Versions = std::collections::BTreeMap<String, u64>;
+type Versions = BTreeMap<String, u64>;
 
 /// Random commands as gateways write them, about a few names.
 fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
@@ -171,7 +184,7 @@ fn comparable(replies: &[u8]) -> String {
 
 #[test]
 fn the_simulated_memcached_replies_like_a_real_one() {
-    let real = Memcached::start();
+    let real = Software::Memcached.start();
     let mut stream = TcpStream::connect(real.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let (mut simulated, mut random, mut versions) = (Server::default(), Rng::with_seed(11), Versions::new());
@@ -187,6 +200,73 @@ fn the_simulated_memcached_replies_like_a_real_one() {
             let version = words[3].parse::<u64>().unwrap() + u64::from(random.u32(0..5) == 0);
             versions.insert(words[0].to_owned(), version);
         }
+    }
+}
+
+/// Collects random writes about a few names, and reads of all.
+fn collect(commands: &mut dyn Commands, random: &mut Rng, versions: &BTreeMap<String, u64>) {
+    const MINUTE: Lifetime = Lifetime { seconds: 60, from: NOW };
+    let named = |name: String| move |out: &mut Vec<u8>| out.extend_from_slice(name.as_bytes());
+    for _ in 0..random.usize(1..8) {
+        let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
+        // Up to more than floating point counts exactly.
+        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
+        let echo = [Echo::Quiet, Echo::Count][random.usize(0..2)];
+        let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
+        let initial = random.bool().then_some(Initial { count: amount % 1_000, lifetime: MINUTE });
+        // What is no value of ours, too.
+        let name = if random.u8(0..5) == 0 { counter.clone() } else { value.clone() };
+        let known = versions.get(&value).copied().unwrap_or(1);
+        let condition = [Condition::Missing, Condition::Always, Condition::Version(known)][random.usize(0..3)];
+        match random.usize(0..5) {
+            0 => commands.add(&named(counter), amount, initial, echo),
+            1 => commands.subtract(&named(counter), amount, echo),
+            2 => commands.store_count(&named(counter), amount, MINUTE, 77),
+            3 => commands.store(&named(value), bytes.as_bytes(), condition, MINUTE, 77),
+            _ => commands.append(&named(name), bytes.as_bytes(), MINUTE),
+        }
+    }
+    READ.iter().for_each(|name| commands.read(&named((*name).to_owned())));
+}
+
+const READ: [&str; 11] = ["c0", "c1", "c2", "c3", "c4", "c5", "v0", "v1", "v2", "v3", "nothing"];
+
+#[test]
+fn the_simulated_valkey_replies_like_a_real_one() {
+    let (real, protocol) = (Software::Valkey.start(), Valkey::new(Login::default(), "gw"));
+    let mut stream = TcpStream::connect(real.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut greeting, mut said, mut told) = (protocol.greeting(), Vec::new(), Vec::new());
+    let mut buffer = [0; 1 << 14];
+    while !greeting.proceed(&told, &mut said).unwrap() {
+        stream.write_all(&std::mem::take(&mut said)).unwrap();
+        let length = stream.read(&mut buffer).unwrap();
+        told.extend_from_slice(&buffer[..length]);
+    }
+    let (mut simulated, mut random) = (valkey::Valkey::new(script_digests()), Rng::with_seed(11));
+    let (mut commands, mut versions) = (protocol.commands(), BTreeMap::new());
+    for round in 0..3_000 {
+        collect(&mut *commands, &mut random, &versions);
+        let (mut asked, mut expected, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reader = commands.finish(&mut asked);
+        stream.write_all(&asked).unwrap();
+        while reader.read(&expected).unwrap().is_none() {
+            let length = stream.read(&mut buffer).unwrap();
+            assert!(length > 0, "the server closed the connection: {}", asked.escape_ascii());
+            expected.extend_from_slice(&buffer[..length]);
+        }
+        simulated.execute(&asked, NOW * 1_000_000, &mut found);
+        let replies = reader.replies(&expected);
+        assert_eq!(replies.failure, None, "round {round}: {}", asked.escape_ascii());
+        assert_eq!(
+            found.escape_ascii().to_string(),
+            expected.escape_ascii().to_string(),
+            "round {round}: {}",
+            asked.escape_ascii()
+        );
+        // Some versions are of another item, or of none.
+        let mut version = |at: usize| Some(replies.item(at)?.version + u64::from(random.u32(0..5) == 0));
+        versions = READ.iter().enumerate().filter_map(|(at, name)| Some(((*name).to_owned(), version(at)?))).collect();
     }
 }
 

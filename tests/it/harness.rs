@@ -1,4 +1,4 @@
-//! What the tests use: gateways, clients, upstreams, Memcached and PostgreSQL, each on its own port.
+//! What the tests use: gateways, clients, upstreams, servers of shared stores and PostgreSQL, each on its own port.
 
 pub(crate) mod acme;
 mod client;
@@ -16,6 +16,7 @@ mod peer;
 pub(crate) mod pebble;
 mod postgres;
 mod process;
+mod server;
 mod terminal;
 mod tls;
 mod tokens;
@@ -29,14 +30,14 @@ pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gate::Gate;
 pub(crate) use gateway::{Gateway, limited, run, run_json, run_with_handles};
-pub(crate) use memcached::{Memcached, every_store};
 pub(crate) use model_server::{Answer, Event, ModelServer, Used};
 pub(crate) use peer::{Peer, nginx_config};
 pub(crate) use postgres::Postgres;
 pub(crate) use process::{Process, signal};
+pub(crate) use server::{Control, Server, Software, every_store, with_each_server, with_valkey};
 pub(crate) use terminal::Terminal;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request, unverified};
 pub(crate) use tokens::{Signer, claims, key_set};
 pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, receive, reply, reserved_port};
-pub(crate) use valkey::Valkey;
+pub(crate) use valkey::{Valkey, ask, cut_commands};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

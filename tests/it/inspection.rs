@@ -11,7 +11,7 @@ use gateway::limit::{Limit, Rate, RateUsage};
 use gateway::store::Away;
 use rustix::process::Signal;
 
-use crate::harness::{Memcached, until};
+use crate::harness::{Software, until, with_each_server};
 use crate::stores::{Bench, SECOND, everywhere, limit, raised, strategies};
 
 /// How long a gateway refuses from memory, without asking whether the key was reset.
@@ -88,11 +88,14 @@ fn what_was_reserved_before_a_reset_is_taken_from_nobody() {
     });
 }
 
-/// For every strategy, with several gateways on one Memcached, with and without `strict`.
-fn together<const GATEWAYS: usize>(test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>, Fingerprint, &str)) {
-    let server = Memcached::start();
+/// For every strategy, with several gateways on one server, with and without `strict`.
+fn together<const GATEWAYS: usize>(
+    software: Software,
+    test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>, Fingerprint, &str),
+) {
+    let server = software.start();
     for strict in [false, true] {
-        let benches = [(); GATEWAYS].map(|()| Bench::memcached(&server, strict));
+        let benches = [(); GATEWAYS].map(|()| Bench::on(&server, strict));
         for (name, rate) in strategies() {
             let (limit, key) = (limit("together", &[rate]), Fingerprint::of(name.as_bytes()));
             test(benches.each_ref(), &limit, key, &format!("{name}, strict: {strict}"));
@@ -110,9 +113,8 @@ fn all_show(benches: &[&Bench], limit: &Arc<Limit>, key: Fingerprint, used: u64,
     }
 }
 
-#[test]
-fn who_knows_the_count_does_not_write_it_again_after_a_reset() {
-    together(|[a, b, c], limit, key, name| {
+fn who_knows_the_count_does_not_write_it_again_after_a_reset(software: Software) {
+    together(software, |[a, b, c], limit, key, name| {
         assert_eq!(
             (a.burst(limit, key, 3, 0), b.burst(limit, key, 3, 0), c.burst(limit, key, 1, 0)),
             (3, 3, 1),
@@ -133,9 +135,8 @@ fn who_knows_the_count_does_not_write_it_again_after_a_reset() {
     });
 }
 
-#[test]
-fn a_reset_by_another_gateway_ends_a_refusal_that_is_remembered() {
-    together(|[a, b], limit, key, name| {
+fn a_reset_by_another_gateway_ends_a_refusal_that_is_remembered(software: Software) {
+    together(software, |[a, b], limit, key, name| {
         assert_eq!((a.burst(limit, key, 5, 0), b.burst(limit, key, 5, 0)), (5, 5), "{name}");
         all_show(&[a, b], limit, key, 10, name);
         assert!(!b.one(limit, key, 1, 0).admitted, "{name}");
@@ -150,9 +151,8 @@ fn a_reset_by_another_gateway_ends_a_refusal_that_is_remembered() {
     });
 }
 
-#[test]
-fn what_one_gateway_reserved_before_another_reset_is_taken_from_nobody() {
-    together(|[a, b], limit, key, name| {
+fn what_one_gateway_reserved_before_another_reset_is_taken_from_nobody(software: Software) {
+    together(software, |[a, b], limit, key, name| {
         let reserved = b.reserve(limit, key, 4, 0).unwrap();
         all_show(&[a, b], limit, key, 4, name);
         a.reset(limit, key, 0).unwrap();
@@ -164,9 +164,8 @@ fn what_one_gateway_reserved_before_another_reset_is_taken_from_nobody() {
     });
 }
 
-#[test]
-fn who_looks_at_a_key_remembers_no_refusal() {
-    together(|[a, b], limit, key, name| {
+fn who_looks_at_a_key_remembers_no_refusal(software: Software) {
+    together(software, |[a, b], limit, key, name| {
         assert_eq!(a.burst(limit, key, 10, 0), 10, "{name}");
         all_show(&[a, b], limit, key, 10, name);
         a.reset(limit, key, 0).unwrap();
@@ -174,10 +173,9 @@ fn who_looks_at_a_key_remembers_no_refusal() {
     });
 }
 
-#[test]
-fn a_flood_of_refusals_asks_now_and_then_whether_the_key_was_reset() {
-    let server = Memcached::start();
-    let bench = Bench::memcached(&server, false);
+fn a_flood_of_refusals_asks_now_and_then_whether_the_key_was_reset(software: Software) {
+    let server = software.start();
+    let bench = Bench::on(&server, false);
     for (name, rate) in strategies() {
         // In an hour, so that no token comes back meanwhile.
         let hourly = Rate::new(10, Duration::from_hours(1)).unwrap().with_strategy(rate.strategy().clone());
@@ -195,14 +193,13 @@ fn a_flood_of_refusals_asks_now_and_then_whether_the_key_was_reset() {
     }
 }
 
-#[test]
-fn nothing_is_shown_or_reset_while_memcached_is_away() {
+fn nothing_is_shown_or_reset_while_the_server_is_away(software: Software) {
     for on_error in [OnError::Local, OnError::Allow, OnError::Reject] {
-        let mut server = Memcached::start();
-        let bench = Bench::memcached_with(&server, false, on_error);
+        let mut server = software.start();
+        let bench = Bench::with(&server, false, on_error);
         let (limit, key) = (limit("away", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
         assert_eq!(bench.burst(&limit, key, 4, 0), 4);
-        until("it is counted", LONG, || server.tell("stats\r\n", "END").iter().any(|line| line == "STAT curr_items 1"));
+        until("it is counted", LONG, || server.items() == 1);
         server.kill();
         until("it is away", LONG, || bench.peek(&limit, key, 0) == Err(Away));
         assert_eq!(bench.reset(&limit, key, 0), Err(Away), "{on_error:?}");
@@ -214,11 +211,10 @@ fn nothing_is_shown_or_reset_while_memcached_is_away() {
     }
 }
 
-#[test]
-fn who_was_refused_stays_refused_while_nobody_can_be_asked() {
+fn who_was_refused_stays_refused_while_nobody_can_be_asked(software: Software) {
     for on_error in [OnError::Local, OnError::Allow, OnError::Reject] {
-        let mut server = Memcached::start();
-        let bench = Bench::memcached_with(&server, false, on_error);
+        let mut server = software.start();
+        let bench = Bench::with(&server, false, on_error);
         let (limit, key) = (limit("refused", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
         assert_eq!(bench.burst(&limit, key, 20, 0), 10);
         server.kill();
@@ -227,10 +223,9 @@ fn who_was_refused_stays_refused_while_nobody_can_be_asked() {
     }
 }
 
-#[test]
-fn who_asks_a_memcached_that_is_frozen_is_told() {
-    let server = Memcached::start();
-    let bench = Bench::memcached(&server, false);
+fn who_asks_a_server_that_is_frozen_is_told(software: Software) {
+    let server = software.start();
+    let bench = Bench::on(&server, false);
     let (limit, key) = (limit("frozen", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
     assert_eq!(bench.burst(&limit, key, 4, 0), 4);
     server.signal(Signal::STOP);
@@ -241,4 +236,15 @@ fn who_asks_a_memcached_that_is_frozen_is_told() {
     server.signal(Signal::CONT);
     until("it answers again", LONG, || bench.reset(&limit, key, 0).is_ok());
     assert_eq!(bench.burst(&limit, key, 20, 0), 10);
+}
+
+with_each_server! {
+    who_knows_the_count_does_not_write_it_again_after_a_reset
+    a_reset_by_another_gateway_ends_a_refusal_that_is_remembered
+    what_one_gateway_reserved_before_another_reset_is_taken_from_nobody
+    who_looks_at_a_key_remembers_no_refusal
+    a_flood_of_refusals_asks_now_and_then_whether_the_key_was_reset
+    nothing_is_shown_or_reset_while_the_server_is_away
+    who_was_refused_stays_refused_while_nobody_can_be_asked
+    who_asks_a_server_that_is_frozen_is_told
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Memcached, until};
+use crate::harness::{Client, Gateway, Software, until, with_each_server};
 
 const ROUTE: &str = "respond = { status = 200 }\n";
 
@@ -199,11 +199,14 @@ fn odd_values_count_apart_in_memory() {
     odd_values_count_apart("");
 }
 
-#[test]
-fn odd_values_count_apart_in_memcached() {
-    let memcached = Memcached::start();
-    odd_values_count_apart(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
+fn odd_values_count_apart_in_a_shared_store(software: Software) {
+    let server = software.start();
+    odd_values_count_apart(&server.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
     // Admissions are written a moment later.
     let all = odd_values().len() as u64;
-    until("all are counted in memcached", Duration::from_secs(5), || memcached.stat("curr_items") >= all);
+    until("all are counted", Duration::from_secs(5), || server.items() >= all);
+}
+
+with_each_server! {
+    odd_values_count_apart_in_a_shared_store
 }

@@ -165,11 +165,29 @@ fn the_configuration_fits_the_pods() {
     let noticed = probe["periodSeconds"].as_f64().unwrap() * probe["failureThreshold"].as_f64().unwrap();
     assert!(noticed < seconds(&settings["server"]["drain_delay"]));
 
-    let memcached = &object(&objects, "StatefulSet", "memcached")["spec"];
-    let service = object(&objects, "Service", memcached["serviceName"].as_str().unwrap());
-    let (replicas, port) = (memcached["replicas"].as_u64().unwrap(), &service["spec"]["ports"][0]["port"]);
-    let servers = (0..replicas).map(|number| format!("memcached-{number}.memcached:{port}"));
-    assert_eq!(settings["store"]["servers"], servers.collect::<Value>());
+    the_servers_of_the_store_are_those_of("memcached", &objects);
+}
+
+#[track_caller]
+fn the_servers_of_the_store_are_those_of(software: &str, objects: &[Value]) {
+    let store = &settings(objects)["store"];
+    let servers = &object(objects, "StatefulSet", software)["spec"];
+    let service = object(objects, "Service", servers["serviceName"].as_str().unwrap());
+    let (replicas, port) = (servers["replicas"].as_u64().unwrap(), &service["spec"]["ports"][0]["port"]);
+    let servers = (0..replicas).map(|number| format!("{software}-{number}.{software}:{port}"));
+    assert_eq!((&store["type"], &store["servers"]), (&software.into(), &servers.collect::<Value>()));
+}
+
+#[test]
+#[ignore = "needs Python"]
+fn there_is_a_variant_with_valkey() {
+    let objects = objects_of(folder().join("valkey"));
+    the_servers_of_the_store_are_those_of("valkey", &objects);
+    for kind in ["PodDisruptionBudget", "NetworkPolicy"] {
+        object(&objects, kind, "valkey");
+    }
+    assert!(objects.iter().all(|object| object["metadata"]["name"] != "memcached"));
+    assert_eq!(objects.len(), self::objects().len());
 }
 
 #[test]
@@ -214,12 +232,15 @@ fn there_is_a_variant_that_only_decides() {
 #[test]
 #[ignore = "needs Python"]
 fn selectors_find_what_they_name() {
-    let objects = objects();
+    [objects(), objects_of(folder().join("valkey"))].iter().for_each(|objects| selectors_find(objects));
+}
+
+fn selectors_find(objects: &[Value]) {
     let labels = |workload: &Value| workload["spec"]["template"]["metadata"]["labels"].clone();
     let is_selected = |selector: &Value, labels: &Value| {
         selector.as_object().unwrap().iter().all(|(name, value)| labels[name] == *value)
     };
-    for object in &objects {
+    for object in objects {
         let (kind, spec) = (object["kind"].as_str().unwrap(), &object["spec"]);
         let selector = match kind {
             "Service" => &spec["selector"],
@@ -227,8 +248,7 @@ fn selectors_find_what_they_name() {
             "Deployment" | "StatefulSet" | "PodDisruptionBudget" => &spec["selector"]["matchLabels"],
             _ => continue,
         };
-        let selected: Vec<_> =
-            workloads(&objects).filter(|workload| is_selected(selector, &labels(workload))).collect();
+        let selected: Vec<_> = workloads(objects).filter(|workload| is_selected(selector, &labels(workload))).collect();
         let [workload] = selected[..] else { panic!("{kind} selects {} workloads", selected.len()) };
         // Ports have the same names as in the pods.
         let named = workload["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
@@ -239,8 +259,8 @@ fn selectors_find_what_they_name() {
             assert!(named.iter().any(|named| named["name"] == *port), "{kind}: no port {port}");
         }
     }
-    let scaled = &object(&objects, "HorizontalPodAutoscaler", "gateway")["spec"]["scaleTargetRef"];
-    object(&objects, scaled["kind"].as_str().unwrap(), scaled["name"].as_str().unwrap());
+    let scaled = &object(objects, "HorizontalPodAutoscaler", "gateway")["spec"]["scaleTargetRef"];
+    object(objects, scaled["kind"].as_str().unwrap(), scaled["name"].as_str().unwrap());
 }
 
 /// The requirements of "restricted", the strictest of the Pod Security Standards
@@ -248,9 +268,9 @@ fn selectors_find_what_they_name() {
 #[test]
 #[ignore = "needs Python"]
 fn pods_have_no_privileges() {
-    let objects = objects();
-    assert_eq!(workloads(&objects).count(), 2);
-    for workload in workloads(&objects) {
+    let objects = [objects(), objects_of(folder().join("valkey"))];
+    assert!(objects.iter().all(|objects| workloads(objects).count() == 2));
+    for workload in objects.iter().flat_map(|objects| workloads(objects)) {
         let pod = &workload["spec"]["template"]["spec"];
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
         assert!(pod["securityContext"]["runAsUser"].as_u64().unwrap() > 0);

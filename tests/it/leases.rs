@@ -1,10 +1,10 @@
-//! Gateways lease a part of the quota of busy keys: with a real Memcached, at an end and at a crash.
+//! Gateways lease a part of the quota of busy keys: with a real server, at an end and at a crash.
 
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, Memcached, until};
+use crate::harness::{Gateway, Server, Software, until, with_each_server};
 use crate::shared::{PATIENT, limited};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -13,15 +13,15 @@ const ROUND: u32 = 100;
 const ROUND_TRIPS: &str = "gateway_store_round_trips_total";
 
 /// A limit that this test does not reach. Without leases, `strict` makes each request wait for its own exchange.
-fn start(memcached: &Memcached) -> Gateway {
-    Gateway::start(&(memcached.store_with(&format!("{PATIENT}strict = true")) + &limited("1000000/d", "")))
+fn start(server: &Server) -> Gateway {
+    Gateway::start(&(server.store_with(&format!("{PATIENT}strict = true")) + &limited("1000000/d", "")))
 }
 
-/// Memcached's count of the only key. Its list of names may lack recent ones.
-fn counted(memcached: &Memcached) -> u64 {
+/// The server's count of the only key. Its list of names may lack recent ones.
+fn counted(server: &Server) -> u64 {
     let mut counted = 0;
     until("the counter is listed", MINUTE, || {
-        counted = memcached.counters().values().sum();
+        counted = server.counters().values().sum();
         counted > 0
     });
     counted
@@ -40,34 +40,37 @@ fn admit_until_leased(gateway: &Gateway) -> u64 {
     admitted
 }
 
-#[test]
-fn what_is_leased_and_not_spent_is_given_back() {
-    let memcached = Memcached::start();
-    let gateway = start(&memcached);
+fn what_is_leased_and_not_spent_is_given_back(software: Software) {
+    let server = software.start();
+    let gateway = start(&server);
     let admitted = admit_until_leased(&gateway);
-    until("the rest is given back", Duration::from_secs(5), || counted(&memcached) == admitted);
+    until("the rest is given back", Duration::from_secs(5), || counted(&server) == admitted);
     let remaining = gateway.client().get("/").headers.must("ratelimit").to_owned();
     assert!(remaining.contains(&format!("r={};", 1_000_000 - admitted - 1)), "{remaining}");
 }
 
-#[test]
-fn a_gateway_that_ends_gives_back_what_it_has_leased() {
-    let memcached = Memcached::start();
-    let mut gateway = start(&memcached);
+fn a_gateway_that_ends_gives_back_what_it_has_leased(software: Software) {
+    let server = software.start();
+    let mut gateway = start(&server);
     let admitted = admit_until_leased(&gateway);
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit().success());
-    assert_eq!(counted(&memcached), admitted);
+    assert_eq!(counted(&server), admitted);
 }
 
-#[test]
-fn a_gateway_that_is_killed_loses_no_more_than_its_lease() {
-    let memcached = Memcached::start();
-    let mut gateway = start(&memcached);
+fn a_gateway_that_is_killed_loses_no_more_than_its_lease(software: Software) {
+    let server = software.start();
+    let mut gateway = start(&server);
     let admitted = admit_until_leased(&gateway);
     gateway.signal(Signal::KILL);
     gateway.wait_exit();
     // A lease is at most what was admitted in the same time before.
-    let counted = counted(&memcached);
+    let counted = counted(&server);
     assert!((admitted..=2 * admitted).contains(&counted), "{counted} for {admitted}");
+}
+
+with_each_server! {
+    what_is_leased_and_not_spent_is_given_back
+    a_gateway_that_ends_gives_back_what_it_has_leased
+    a_gateway_that_is_killed_loses_no_more_than_its_lease
 }

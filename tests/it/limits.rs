@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Memcached, Response, align, every_store, unix, until};
+use crate::harness::{Client, Gateway, Response, Software, align, every_store, unix, until, with_each_server};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -36,10 +36,9 @@ fn statuses(client: &mut Client, path: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| client.get(path).status).collect()
 }
 
-#[test]
-fn a_second_gateway_sees_what_the_first_admitted() {
-    let memcached = Memcached::start();
-    let config = format!("{}{}{}", memcached.store(), limit("l", "\"5/d\""), route("in", "\"l\""));
+fn a_second_gateway_sees_what_the_first_admitted(software: Software) {
+    let server = software.start();
+    let config = format!("{}{}{}", server.store(), limit("l", "\"5/d\""), route("in", "\"l\""));
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     assert_eq!(statuses(&mut gateways[0].client(), "/in", 3), [200; 3]);
     // Increments arrive a moment after the answer.
@@ -50,7 +49,7 @@ fn a_second_gateway_sees_what_the_first_admitted() {
 #[test]
 fn a_request_is_charged_to_all_limits_or_to_none() {
     every_store(|store| {
-        // Different names for each order: fresh counters in the memcached that both use.
+        // Different names for each order: fresh counters in the server that both use.
         for (wide, names) in [("a", "\"a\", \"b\""), ("d", "\"c\", \"d\"")] {
             let limits = [limit("a", "\"10/d\""), limit("b", "\"2/d\""), limit("c", "\"2/d\""), limit("d", "\"10/d\"")];
             let routes = route("both", names) + &route("wide", &format!("{wide:?}"));
@@ -98,11 +97,10 @@ fn the_previous_bucket_counts_by_its_share() {
     assert!((begun..=tenths() + 2).contains(&admitted), "{admitted} admitted from {begun} tenths of the window on");
 }
 
-#[test]
-fn a_window_of_a_month_counts_in_memcached_too() {
+fn a_window_of_a_month_counts_in_a_shared_store_too(software: Software) {
     // Memcached would read a TTL of more than 30 days as a date, long past.
-    let memcached = Memcached::start();
-    let store = memcached.store_with("on_error = \"reject\"");
+    let server = software.start();
+    let store = server.store_with("on_error = \"reject\"");
     let gateway = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
     let mut client = gateway.client();
     let mut admitted = 0;
@@ -111,7 +109,7 @@ fn a_window_of_a_month_counts_in_memcached_too() {
     }
     assert_eq!(admitted, 3);
     // The increments may be on their way.
-    until("all are counted", Duration::from_secs(10), || memcached.counted() == 3);
+    until("all are counted", Duration::from_secs(10), || server.counted() == 3);
     let second = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
     assert_eq!(second.client().get("/in").status, 429);
 }
@@ -147,15 +145,14 @@ fn every_strategy_counts_over_http_in_every_store() {
     });
 }
 
-#[test]
-fn a_flood_of_refused_requests_leaves_memcached_alone() {
+fn a_flood_of_refused_requests_leaves_the_store_alone(software: Software) {
     align(Duration::from_secs(86_400), Duration::from_secs(60));
-    let memcached = Memcached::start();
+    let server = software.start();
     let limits = limit("l", "\"2/d\"") + &limit("all", "\"1000/d\"");
-    let gateway = Gateway::start(&format!("{}{limits}{}", memcached.store(), route("in", "\"all\", \"l\"")));
+    let gateway = Gateway::start(&format!("{}{limits}{}", server.store(), route("in", "\"all\", \"l\"")));
     let mut client = gateway.client();
     assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429]);
-    let asked = || memcached.commands();
+    let asked = || server.commands();
     let before = asked();
     let refused: Vec<_> = (0..500).map(|_| client.get("/in")).collect();
     assert!(refused.iter().all(|answer| answer.status == 429));
@@ -167,6 +164,12 @@ fn a_flood_of_refused_requests_leaves_memcached_alone() {
     assert!(retry_after(last).abs_diff(midnight) <= 2, "{midnight}: {last:?}");
     assert!(last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
     assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
+}
+
+with_each_server! {
+    a_second_gateway_sees_what_the_first_admitted
+    a_window_of_a_month_counts_in_a_shared_store_too
+    a_flood_of_refused_requests_leaves_the_store_alone
 }
 
 /// These tests load the machine, or measure what load disturbs, so they take turns.
@@ -184,10 +187,9 @@ mod alone {
         });
     }
 
-    #[test]
-    fn gateways_share_the_counters_in_memcached() {
-        let memcached = Memcached::start();
-        let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+    fn gateways_share_their_counters(software: Software) {
+        let server = software.start();
+        let store = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
         let config = format!("{store}{}{}", limit("l", "\"20/10s\""), route("in", "\"l\""));
         let gateways = [Gateway::start(&config), Gateway::start(&config)];
         let connections = 16;
@@ -255,5 +257,9 @@ mod alone {
                 }
             }
         });
+    }
+
+    with_each_server! {
+        gateways_share_their_counters
     }
 }

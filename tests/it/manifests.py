@@ -1,6 +1,6 @@
 """Validates files of Kubernetes' objects against its schemas, the oldest and the newest version that the validator knows, and
 prints the objects as JSON. An object is not valid if it has a field that the schema does not have. Of a folder it takes what
-its kustomization makes, as far as that lists resources and replaces values."""
+its kustomization makes, as far as that lists resources, replaces values, and deletes objects."""
 
 import json, sys
 from pathlib import Path
@@ -17,6 +17,12 @@ def load(path):
     kustomization = yaml.safe_load((path / "kustomization.yaml").read_text())
     made = [found for name in kustomization["resources"] for found in load(path / name)]
     for patch in kustomization.get("patches", []):
+        if "target" not in patch:
+            gone = yaml.safe_load(patch["patch"])
+            assert gone.pop("$patch") == "delete", gone
+            [target] = [found for found in made if found["kind"] == gone["kind"] and found["metadata"]["name"] == gone["metadata"]["name"]]
+            made.remove(target)
+            continue
         kind, name = patch["target"]["kind"], patch["target"]["name"]
         [target] = [found for found in made if (found["kind"], found["metadata"]["name"]) == (kind, name)]
         for change in yaml.safe_load(patch["patch"]):

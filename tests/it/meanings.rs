@@ -18,7 +18,7 @@ use crate::acme::shown;
 use crate::harness::acme::{self, AcmeMood, AcmeServer};
 use crate::harness::http2::{RawHttp2, kind};
 use crate::harness::{
-    self, Answer, Authority, Client, Fault, Gateway, Memcached, Mode, ModelServer, Signer, TlsClient, Upstream, Valkey,
+    self, Answer, Authority, Client, Fault, Gateway, Mode, ModelServer, Signer, Software, TlsClient, Upstream, Valkey,
     claims, closed_port, full_queue, limited, over_http2, reply, run, run_json, until,
 };
 use crate::reference::tables;
@@ -294,7 +294,7 @@ examples! {
     }
 
     keys_in_memcached_begin_with_gw: ["store.prefix"] {
-        let memcached = Memcached::start();
+        let memcached = Software::Memcached.start();
         let servers = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\n", memcached.address);
         let gateway = Gateway::start(&(servers + &limited("global", "9/d", "")));
         assert_eq!(gateway.client().get("/").status, 200);
@@ -393,7 +393,7 @@ examples! {
     }
 
     while_memcached_is_away_requests_are_counted_here: ["store.on_error"] {
-        let mut memcached = Memcached::start();
+        let mut memcached = Software::Memcached.start();
         let servers = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\n", memcached.address);
         let gateway = Gateway::start(&(servers + &limited("global", "3/d", "")));
         assert_eq!(gateway.client().get("/").status, 200);
@@ -780,7 +780,7 @@ examples! {
 
     gateways_that_share_a_memcached_do_not_confirm_each_admission: ["store.strict"] {
         for (more, expected) in [("", [200, 200]), ("strict = true\n", [429, 200])] {
-            let memcached = Memcached::start();
+            let memcached = Software::Memcached.start();
             let faults = [(); 2].map(|()| Fault::start(memcached.address, Mode::Pass));
             let gateways = faults.each_ref().map(|fault| {
                 let servers = format!("servers = [\"{}\"]\ntimeout = \"10s\"\non_error = \"reject\"", fault.address);

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    self, Authority, Gateway, Memcached, Signer, Upstream, Valkey, closed_port, every_store, limited, reply, until,
+    self, Authority, Gateway, Server, Signer, Software, Upstream, closed_port, every_store, limited, reply, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -64,8 +64,8 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
 struct Everything {
     gateways: [Gateway; 4],
     _servers: [Upstream; 4],
-    _memcached: Memcached,
-    _valkey: Valkey,
+    _memcached: Server,
+    _valkey: Server,
 }
 
 impl Everything {
@@ -98,7 +98,7 @@ impl Everything {
             plans.address(),
             up.address()
         );
-        let (memcached, valkey) = (Memcached::start(), Valkey::start());
+        let (memcached, valkey) = (Software::Memcached.start(), Software::Valkey.start());
         let memory = "[store]\ntype = \"memory\"\nshare = 1\n".to_owned();
         let stores = [memory, memcached.store(), valkey.store_with("")];
         let [in_memory, in_memcached, in_valkey] = stores.map(|store| {
@@ -538,7 +538,7 @@ fn the_store_says_how_it_decides() {
     assert!(memory.metric("gateway_store_max_keys").unwrap() > 900_000.0);
     assert_eq!(memory.metric("gateway_store_max_bytes"), Some(268_435_456.0));
 
-    let mut memcached = Memcached::start();
+    let mut memcached = Software::Memcached.start();
     let gateway = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "3/d", "")));
     let modes = || ["shared", "local"].map(|mode| gateway.metric(&format!("gateway_store_mode{{mode=\"{mode}\"}}")));
     for (key, status) in [("a", 200), ("a", 200), ("b", 200), ("a", 200), ("a", 429)] {

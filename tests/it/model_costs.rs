@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::harness::{
-    Answer, Client, Event, Framing, Gateway, Memcached, ModelServer, Response, Used, every_store, until,
+    Answer, Client, Event, Framing, Gateway, ModelServer, Response, Software, Used, every_store, until,
+    with_each_server,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -449,11 +450,10 @@ fn a_reload_or_a_reset_during_a_stream_loses_nothing() {
     });
 }
 
-#[test]
-fn two_gateways_cut_within_what_they_have_together() {
-    let memcached = Memcached::start();
+fn two_gateways_cut_within_what_they_have_together(software: Software) {
+    let shared = software.start();
     let server = ModelServer::start(Answer { held_after: Some(0), ..Answer::text(30) });
-    let store = memcached.store_with("strict = true\ntimeout = \"5s\"");
+    let store = shared.store_with("strict = true\ntimeout = \"5s\"");
     let config = format!("{store}{}", limited(&server, 300, "on_exhausted = \"cut\"", ""));
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     let mut clients: Vec<_> = (0..6).map(|place| gateways[place % 2].client()).collect();
@@ -466,4 +466,8 @@ fn two_gateways_cut_within_what_they_have_together() {
         .sum();
     assert!((300 - 60..=300).contains(&passed), "{passed}");
     until("all is settled", PATIENCE, || gateways.iter().all(|gateway| used(gateway) == passed));
+}
+
+with_each_server! {
+    two_gateways_cut_within_what_they_have_together
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Authority, Client, Framing, Gateway, Memcached, Response, limited, until};
+use crate::harness::{Authority, Client, Framing, Gateway, Response, Software, limited, until};
 
 /// The document, and which parts of it have occurred.
 struct Contract {
@@ -205,7 +205,7 @@ fn the_document_says_what_the_server_does() {
     contract.check(&stopping, "POST", "/api/reload", &[], "", 503);
     contract.check(&stopping, "PUT", OF_KEY, &[], body(OF_KEY), 503);
 
-    let mut memcached = Memcached::start();
+    let mut memcached = Software::Memcached.start();
     let away = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "5/d", "")));
     memcached.kill();
     until("the store is away", Duration::from_secs(10), || {

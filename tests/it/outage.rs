@@ -1,13 +1,13 @@
-//! Memcached that is away, ends, or does not answer: requests are served in time, and the log has few lines about it.
+//! A server that is away, ends, or does not answer: requests are served in time, and the log has few lines about it.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Client, Gateway, Memcached, closed_port, until};
+use crate::harness::{self, Client, Gateway, Server, Software, closed_port, until, with_each_server};
 
-/// `timeout` of the store: a request that waits for a silent Memcached waits for all of it.
+/// `timeout` of the store: a request that waits for a silent server waits for all of it.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A request that takes less than this has not waited, even on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -16,8 +16,8 @@ fn limited(rate: &str) -> String {
     harness::limited("header:x-api-key", rate, "")
 }
 
-fn gateway(memcached: &Memcached, more: &str) -> Gateway {
-    let store = memcached.store_with(&format!("timeout = \"{}s\"\n{more}", TIMEOUT.as_secs()));
+fn gateway(server: &Server, more: &str) -> Gateway {
+    let store = server.store_with(&format!("timeout = \"{}s\"\n{more}", TIMEOUT.as_secs()));
     // More than the fastest machine asks.
     Gateway::start(&(store + &limited("1000000000/d")))
 }
@@ -34,9 +34,9 @@ fn ask_within(most: Duration, client: &mut Client, keys: Range<usize>, status: u
     }
 }
 
-/// Asks until Memcached has failed `times` more often: no request waits, and the log has about a line a second.
+/// Asks until the server has failed `times` more often: no request waits, and the log has about a line a second.
 #[track_caller]
-fn ask_while_it_fails(gateway: &Gateway, client: &mut Client, times: u32) {
+fn ask_while_it_fails(software: Software, gateway: &Gateway, client: &mut Client, times: u32) {
     let failures = || gateway.metric("gateway_store_errors_total").unwrap();
     let (before, begun) = (failures(), Instant::now());
     let said = words(gateway).len();
@@ -44,7 +44,7 @@ fn ask_while_it_fails(gateway: &Gateway, client: &mut Client, times: u32) {
         ask_within(AT_ONCE, client, 1000..1020, 200);
         failures() >= before + f64::from(times)
     });
-    gateway.wait_message("memcached does not answer");
+    gateway.wait_message(&format!("{} does not answer", software.name()));
     let (said, most) = (words(gateway).len() - said, 2 + begun.elapsed().as_secs());
     assert!(said as u64 <= most, "{said} lines instead of {most}:\n{}", words(gateway).join("\n"));
 }
@@ -55,59 +55,52 @@ fn words(gateway: &Gateway) -> Vec<String> {
 }
 
 #[track_caller]
-fn counted_again(client: &mut Client, memcached: &Memcached) {
-    let before = memcached.increments();
-    until("memcached is asked again", Duration::from_secs(15), || {
+fn counted_again(client: &mut Client, server: &Server) {
+    let before = server.counted();
+    until("it is asked again", Duration::from_secs(15), || {
         assert_eq!(client.get_with("/", "X-Api-Key: again\r\n").status, 200);
-        memcached.increments() > before + 2
+        server.counted() > before + 2
     });
 }
 
-#[test]
-fn away_from_the_start() {
+fn away_from_the_start(software: Software) {
     let (_held, address) = closed_port();
-    let gateway = Gateway::start(&format!(
-        "[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\ntimeout = \"3s\"\n{}",
-        limited("1000000000/d")
-    ));
-    ask_while_it_fails(&gateway, &mut gateway.client(), 8);
+    let store = software.store(&[address], "timeout = \"3s\"");
+    let gateway = Gateway::start(&(store + &limited("1000000000/d")));
+    ask_while_it_fails(software, &gateway, &mut gateway.client(), 8);
 }
 
-#[test]
-fn killed_in_the_middle_and_back() {
-    let mut memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
+fn killed_in_the_middle_and_back(software: Software) {
+    let mut server = software.start();
+    let gateway = gateway(&server, "");
     let mut client = gateway.client();
     ask_within(AT_ONCE, &mut client, 0..100, 200);
-    until("it counts", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
-    memcached.kill();
-    ask_while_it_fails(&gateway, &mut client, 8);
-    memcached.restart();
-    counted_again(&mut client, &memcached);
+    until("it counts", Duration::from_secs(10), || server.items() > 0);
+    server.kill();
+    ask_while_it_fails(software, &gateway, &mut client, 8);
+    server.restart();
+    counted_again(&mut client, &server);
 }
 
-#[test]
-fn frozen_and_thawed() {
-    let memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
+fn frozen_and_thawed(software: Software) {
+    let server = software.start();
+    let gateway = gateway(&server, "");
     let mut client = gateway.client();
     ask_within(AT_ONCE, &mut client, 0..100, 200);
-    memcached.signal(Signal::STOP);
+    server.signal(Signal::STOP);
     // Connections are open and nothing answers: only the time limit helps.
     let asked = Instant::now();
     ask_within(TIMEOUT + AT_ONCE, &mut client, 100..101, 200);
-    assert!(asked.elapsed() >= AT_ONCE, "it has not waited for Memcached: {:?}", asked.elapsed());
+    assert!(asked.elapsed() >= AT_ONCE, "it has not waited for the server: {:?}", asked.elapsed());
     // No request waits for a server known to be away.
-    ask_while_it_fails(&gateway, &mut client, 4);
-    memcached.signal(Signal::CONT);
-    counted_again(&mut client, &memcached);
+    ask_while_it_fails(software, &gateway, &mut client, 4);
+    server.signal(Signal::CONT);
+    counted_again(&mut client, &server);
 }
 
-#[test]
-fn one_of_two_that_is_away_takes_only_its_own_keys_along() {
-    let (kept, mut lost) = (Memcached::start(), Memcached::start());
-    let servers = format!("servers = [\"{}\", \"{}\"]\ntimeout = \"3s\"\n", kept.address, lost.address);
-    let store = format!("[store]\ntype = \"memcached\"\n{servers}");
+fn one_of_two_that_is_away_takes_only_its_own_keys_along(software: Software) {
+    let (kept, mut lost) = (software.start(), software.start());
+    let store = software.store(&[kept.address, lost.address], "timeout = \"3s\"");
     let gateway = Gateway::start(&format!("{store}{}", limited("5/d")));
     let mut client = gateway.client();
     let mut admitted = |key: String| {
@@ -124,13 +117,12 @@ fn one_of_two_that_is_away_takes_only_its_own_keys_along() {
     assert!(limited("killed") >= 8);
 }
 
-#[test]
-fn many_at_once_wait_no_longer_than_one() {
-    let memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
+fn many_at_once_wait_no_longer_than_one(software: Software) {
+    let server = software.start();
+    let gateway = gateway(&server, "");
     ask_within(AT_ONCE, &mut gateway.client(), 0..50, 200);
     let mut clients: Vec<_> = (0..16).map(|_| gateway.client()).collect();
-    memcached.signal(Signal::STOP);
+    server.signal(Signal::STOP);
     std::thread::scope(|scope| {
         for client in &mut clients {
             scope.spawn(|| {
@@ -139,37 +131,45 @@ fn many_at_once_wait_no_longer_than_one() {
             });
         }
     });
-    memcached.signal(Signal::CONT);
+    server.signal(Signal::CONT);
 }
 
-#[test]
-fn rejecting_while_it_is_away() {
-    let mut memcached = Memcached::start();
-    let gateway = gateway(&memcached, "on_error = \"reject\"");
+fn rejecting_while_it_is_away(software: Software) {
+    let mut server = software.start();
+    let gateway = gateway(&server, "on_error = \"reject\"");
     let mut client = gateway.client();
     ask_within(AT_ONCE, &mut client, 0..100, 200);
-    memcached.kill();
+    server.kill();
     client.get("/").expect_problem(503);
     ask_within(AT_ONCE, &mut client, 0..100, 503);
-    memcached.restart();
+    server.restart();
     until("it is counted in again", Duration::from_secs(15), || client.get("/").status == 200);
     // Increments arrive after the answer.
-    until("it counts again", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
+    until("it counts again", Duration::from_secs(10), || server.items() > 0);
 }
 
-#[test]
-fn allowing_while_it_is_away() {
+fn allowing_while_it_is_away(software: Software) {
     let (_held, address) = closed_port();
-    let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\non_error = \"allow\"\n");
+    let store = software.store(&[address], "on_error = \"allow\"");
     let gateway = Gateway::start(&format!("{store}{}", limited("1/d")));
     let mut client = gateway.client();
     assert!((0..5).all(|_| client.get("/").status == 200));
 }
 
-#[test]
-fn routes_without_limits_do_not_care() {
+fn routes_without_limits_do_not_care(software: Software) {
     let (_held, address) = closed_port();
-    let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\non_error = \"reject\"\n");
+    let store = software.store(&[address], "on_error = \"reject\"");
     let gateway = Gateway::start(&format!("{store}[[routes]]\npath = \"/*\"\nrespond = {{ status = 200 }}\n"));
     assert_eq!(gateway.client().get("/").status, 200);
+}
+
+with_each_server! {
+    away_from_the_start
+    killed_in_the_middle_and_back
+    frozen_and_thawed
+    one_of_two_that_is_away_takes_only_its_own_keys_along
+    many_at_once_wait_no_longer_than_one
+    rejecting_while_it_is_away
+    allowing_while_it_is_away
+    routes_without_limits_do_not_care
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, every_store, reply, run, run_json};
+use crate::harness::{Client, Gateway, Software, Upstream, every_store, reply, run, run_json, with_each_server};
 use crate::shared::{PATIENT, gateways};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -70,11 +70,10 @@ fn a_burst_gets_exactly_the_limit_and_its_pool() {
     }
 }
 
-#[test]
-fn strict_gateways_get_exactly_the_limit_and_its_pool_together() {
+fn strict_gateways_get_exactly_the_limit_and_its_pool_together(software: Software) {
     for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
-        let memcached = Memcached::start();
-        let store = memcached.store_with(&format!("{PATIENT}strict = true\n"));
+        let server = software.start();
+        let store = server.store_with(&format!("{PATIENT}strict = true\n"));
         let how = format!("strategy = {strategy:?}");
         let config = own_and_pool(("30/d", &how), ("50/d", &how));
         let gateways = gateways(2, &format!("{store}{config}"));
@@ -145,23 +144,21 @@ fn the_log_and_the_admin_api_say_what_overflows() {
     });
 }
 
-#[test]
-fn a_flood_that_both_refuse_asks_nothing() {
-    let memcached = Memcached::start();
-    let store = memcached.store_with(PATIENT);
+fn a_flood_that_both_refuse_asks_nothing(software: Software) {
+    let server = software.start();
+    let store = server.store_with(PATIENT);
     let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("2/d", ""), ("2/d", ""))));
     let mut client = gateway.client();
     let statuses: Vec<_> = (0..6).map(|_| client.get("/").status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
-    let before = memcached.commands();
+    let before = server.commands();
     (0..500).for_each(|_| assert_eq!(client.get("/").status, 429));
-    assert!(memcached.commands() - before <= 8, "{} commands", memcached.commands() - before);
+    assert!(server.commands() - before <= 8, "{} commands", server.commands() - before);
 }
 
-#[test]
-fn each_overflow_is_one_exchange_at_most() {
-    let memcached = Memcached::start();
-    let store = memcached.store_with(PATIENT);
+fn each_overflow_is_one_exchange_at_most(software: Software) {
+    let server = software.start();
+    let store = server.store_with(PATIENT);
     let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("1/d", ""), ("100000/d", ""))));
     let mut client = gateway.client();
     (0..3).for_each(|_| assert_eq!(client.get("/").status, 200));
@@ -396,4 +393,10 @@ fn strangers_share_a_counter_without_a_pool() {
             assert_eq!(passed("X-Tenant: acme\r\n", 20), 7, "{key}, {store}: all of the pool is left");
         }
     });
+}
+
+with_each_server! {
+    strict_gateways_get_exactly_the_limit_and_its_pool_together
+    a_flood_that_both_refuse_asks_nothing
+    each_overflow_is_one_exchange_at_most
 }

@@ -1,10 +1,10 @@
-//! The proxy that breaks connections to Memcached really breaks and restores them.
+//! The proxy that breaks connections to a server really breaks and restores them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Fault, Memcached, Mode, until};
+use crate::harness::{Fault, Mode, Software, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -23,7 +23,7 @@ fn exchange(mut stream: &TcpStream, commands: &str, answer: &str) {
 
 #[test]
 fn passes_and_delays() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::Pass);
     let stream = connect(&fault);
     exchange(&stream, "ms k 5\r\nvalue\r\nmg k v\r\n", "HD\r\nVA 5\r\nvalue\r\n");
@@ -38,7 +38,7 @@ fn passes_and_delays() {
 
 #[test]
 fn resets_every_connection_in_the_middle_of_an_answer() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::Pass);
     let before = connect(&fault);
     exchange(&before, "mn\r\n", "MN\r\n");
@@ -56,7 +56,7 @@ fn resets_every_connection_in_the_middle_of_an_answer() {
 
 #[test]
 fn refuses_and_listens_again() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::Refuse);
     let refused = || TcpStream::connect(fault.address).unwrap_err().kind();
     assert_eq!(refused(), ErrorKind::ConnectionRefused);
@@ -72,8 +72,8 @@ fn refuses_and_listens_again() {
 }
 
 #[test]
-fn answers_what_memcached_would_not() {
-    let memcached = Memcached::start();
+fn answers_what_a_server_would_not() {
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::OutOfMemory);
     let stream = connect(&fault);
     let full = "SERVER_ERROR out of memory storing object\r\n";
@@ -82,14 +82,19 @@ fn answers_what_memcached_would_not() {
     exchange(&stream, "set k 0 0 4\r\nm", full);
     exchange(&stream, "g k\r\nma k N1", "");
     exchange(&stream, "0\r\nversion\r\n", &format!("{full}VERSION 1.6.0\r\n"));
+    // As Valkey says it.
+    let oom = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    let stream = connect(&fault);
+    exchange(&stream, "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*1\r\n$4\r\nTI", oom);
+    exchange(&stream, "ME\r\n", oom);
     fault.set(Mode::Garbage);
     exchange(&stream, "mn\r\n", "HTTP/1.1 400");
-    assert_eq!(memcached.stat("total_items"), 0);
+    assert_eq!(memcached.items(), 0);
 }
 
 #[test]
 fn freezes_and_ends_with_connections_open() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::Freeze);
     let mut stream = connect(&fault);
     stream.write_all(b"mn\r\n").unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, run, until};
+use crate::harness::{Client, Gateway, Software, Upstream, limited, reply, run, until, with_each_server};
 use crate::shared::PATIENT;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -104,11 +104,10 @@ fn counters_are_kept_if_possible_and_the_log_says_which() {
     changes().into_iter().for_each(|change| goes_on("", change));
 }
 
-#[test]
-fn with_memcached_counters_go_on_as_well() {
+fn with_a_shared_store_counters_go_on_as_well(software: Software) {
     for change in changes() {
-        let memcached = Memcached::start();
-        goes_on(&memcached.store_with(PATIENT), change);
+        let server = software.start();
+        goes_on(&server.store_with(PATIENT), change);
     }
 }
 
@@ -170,24 +169,22 @@ fn clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
     reloads_in_a_flood_admit_no_more("");
 }
 
-#[test]
-fn with_memcached_clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
+fn with_a_shared_store_clients_that_flood_a_gateway_gain_nothing_by_its_reloads(software: Software) {
     // Without an answer in time the gateway would decide alone, which this test is not about.
-    reloads_in_a_flood_admit_no_more(&Memcached::start().store_with("timeout = \"1s\""));
+    reloads_in_a_flood_admit_no_more(&software.start().store_with("timeout = \"1s\""));
 }
 
 /// Two gateways share the counters, and one reloads later than the other. What both know counts once.
-#[test]
-fn gateways_that_reload_one_after_the_other_go_on_with_what_they_know() {
+fn gateways_that_reload_one_after_the_other_go_on_with_what_they_know(software: Software) {
     let ways = ways("6/d");
     for (old, new) in ways.iter().zip(ways.iter().cycle().skip(1)) {
-        let memcached = Memcached::start();
-        let [old, new] = [old, new].map(|way| memcached.store_with(PATIENT) + way);
+        let server = software.start();
+        let [old, new] = [old, new].map(|way| server.store_with(PATIENT) + way);
         let gateways = [(); 2].map(|()| Gateway::start(&old));
         let mut clients = gateways.each_ref().map(Gateway::client);
         let mut passed = |gateway: usize, times: usize| {
             let passed = (0..times).filter(|_| clients[gateway].get("/").status == 200).count();
-            // An admission is counted in Memcached a moment later, but before this read.
+            // An admission is counted on the server a moment later, but before this read.
             gateways[gateway].used("l", "*");
             passed
         };
@@ -199,7 +196,7 @@ fn gateways_that_reload_one_after_the_other_go_on_with_what_they_know() {
         reload_and_wait(&gateways[1], &new, 0);
         assert_eq!(passed(1, 3), 1, "{old} to {new}");
         assert_eq!(passed(0, 3), 0, "{old} to {new}");
-        // And back, while Memcached still has the old counters.
+        // And back, while the server still has the old counters.
         reload_and_wait(&gateways[1], &old, 1);
         assert_eq!(passed(1, 3), 0, "{new} back to {old}");
         reload_and_wait(&gateways[0], &old, 1);
@@ -369,4 +366,10 @@ fn metrics_of_removed_routes_and_limits_are_removed() {
         let count = text().lines().filter(is_counted).filter(|line| line.contains(outcome)).count();
         assert_eq!(count, 1, "what is kept goes on counting: {}", text());
     }
+}
+
+with_each_server! {
+    with_a_shared_store_counters_go_on_as_well
+    with_a_shared_store_clients_that_flood_a_gateway_gain_nothing_by_its_reloads
+    gateways_that_reload_one_after_the_other_go_on_with_what_they_know
 }

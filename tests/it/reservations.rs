@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{
-    Client, Gate, Gateway, Memcached, Response, Upstream, Wire, closed_port, every_store, reply, until,
+    Client, Gate, Gateway, Response, Software, Upstream, Wire, closed_port, every_store, reply, until, with_each_server,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,16 +48,19 @@ fn remaining(response: &Response) -> u64 {
 }
 
 fn everywhere(test: impl Fn(&str, &str)) {
-    let memcached = Memcached::start();
-    let with = |more: &str| memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\n{more}"));
-    let strict = with("strict = true\nprefix = \"strict\"");
-    for store in ["[store]\ntype = \"memory\"\n", &with(""), &strict] {
-        for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket", "calendar"] {
-            memcached.tell("flush_all\r\n", "OK");
-            test(store, strategy);
+    const STRATEGIES: [&str; 5] = ["sliding-window", "fixed-window", "moving-window", "token-bucket", "calendar"];
+    STRATEGIES.iter().for_each(|strategy| test("[store]\ntype = \"memory\"\n", strategy));
+    for software in Software::ALL {
+        let server = software.start();
+        for strict in ["", "strict = true"] {
+            let store = server.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\n{strict}"));
+            for strategy in STRATEGIES {
+                server.flush();
+                test(&store, strategy);
+            }
         }
+        assert!(server.commands() > 0, "{software:?} was never asked");
     }
-    assert!(memcached.stat("total_items") > 0, "memcached was never asked");
 }
 
 /// Sends requests at the same time: refused ones are answered at once, the others when the gate opens.
@@ -113,16 +116,15 @@ fn thirty_successes_leave_nothing_counted() {
     });
 }
 
-#[test]
-fn successful_requests_leave_no_trace_in_memcached() {
-    let memcached = Memcached::start();
+fn successful_requests_leave_no_trace_in_the_store(software: Software) {
+    let server = software.start();
     let upstream = logins(&Gate::opened());
-    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+    let store = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
     let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
     let mut client = gateway.client();
     assert!((0..30).all(|_| succeed(&mut client).status == 200));
     assert_eq!(fail(&mut client).status, 401);
-    until("it counts the one that failed", PATIENCE, || memcached.counted() == 1);
+    until("it counts the one that failed", PATIENCE, || server.counted() == 1);
 }
 
 #[test]
@@ -250,13 +252,12 @@ fn reserve_is_charged_until_the_cost_is_known() {
     });
 }
 
-#[test]
-fn another_gateway_can_use_what_one_gives_back() {
+fn another_gateway_can_use_what_one_gives_back(software: Software) {
     for strict in [false, true] {
-        let memcached = Memcached::start();
-        let store = memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
+        let server = software.start();
+        let store = server.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
         for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket", "calendar"] {
-            memcached.tell("flush_all\r\n", "OK");
+            server.flush();
             let gate = Gate::default();
             let upstream = logins(&gate);
             let look = "[[routes]]\npath = \"/look\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
@@ -288,14 +289,12 @@ fn decisions(gateway: &Gateway, decision: &str) -> u64 {
     of.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-#[test]
-fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
+fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted(software: Software) {
     for strict in [false, true] {
-        let mut servers = [Memcached::start(), Memcached::start()];
-        let addresses = servers.each_ref().map(|server| server.address.to_string());
-        let store = format!(
-            "[store]\ntype = \"memcached\"\nservers = {addresses:?}\non_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}\n"
-        );
+        let mut servers = [software.start(), software.start()];
+        let addresses = servers.each_ref().map(|server| server.address);
+        let more = format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}");
+        let store = software.store(&addresses, &more);
         let limit =
             |name: &str, more: &str| format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [\"100/d\"]\n{more}\n");
         let limits = limit("plain", "")
@@ -450,4 +449,10 @@ fn streams_of_http_2_are_charged_unless_the_server_has_refused_them() {
         let last: Vec<_> = (0..7).map(|_| limited(gateway.client().call(&post))).skip(4).collect();
         assert_eq!(last, [false, charged, charged], "{fields}{keys}{reset:?}");
     }
+}
+
+with_each_server! {
+    successful_requests_leave_no_trace_in_the_store
+    another_gateway_can_use_what_one_gives_back
+    a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted
 }

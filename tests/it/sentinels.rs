@@ -1,20 +1,27 @@
 //! The primary that sentinels name: found at the start, followed when another server takes its place.
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Client, Gateway, Valkey, until};
+use crate::harness::{self, Client, Control, Gateway, Valkey, until};
 
 /// A failover takes some seconds, and more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn gateway(sentinels: &[&Valkey], name: &str, more: &str) -> Gateway {
+    limited(sentinels, name, more, "1000000000/d")
+}
+
+fn limited(sentinels: &[&Valkey], name: &str, more: &str, rate: &str) -> Gateway {
     let sentinels: Vec<String> = sentinels.iter().map(|sentinel| sentinel.address.to_string()).collect();
     let store = format!(
         "[store]\ntype = \"valkey\"\nsentinels = {sentinels:?}\nmaster = \"{name}\"\ntimeout = \"5s\"\n{more}\n"
     );
-    Gateway::start(&(store + &harness::limited("header:x-api-key", "1000000000/d", "")))
+    Gateway::start(&(store + &harness::limited("header:x-api-key", rate, "")))
 }
 
 fn ask(client: &mut Client) -> u16 {
@@ -30,14 +37,8 @@ fn replica_of(primary: &Valkey) -> Valkey {
     replica
 }
 
-fn is_primary(server: &Valkey) -> bool {
-    server.ask(&["ROLE"])[0] == "master"
-}
-
-#[test]
-fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
-    let mut primary = Valkey::start();
-    let replica = replica_of(&primary);
+/// Three sentinels that know each other, the primary called `main`, and its replica.
+fn watching(primary: &Valkey) -> [Valkey; 3] {
     let sentinels = [(); 3].map(|()| Valkey::sentinel("main", primary.address));
     until("the sentinels know each other and the replica", PATIENCE, || {
         let knows = |sentinel: &Valkey| {
@@ -47,12 +48,24 @@ fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
         };
         sentinels.iter().all(knows)
     });
+    sentinels
+}
+
+fn is_primary(server: &Valkey) -> bool {
+    server.ask(&["ROLE"])[0] == "master"
+}
+
+#[test]
+fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
+    let mut primary = Valkey::start();
+    let replica = replica_of(&primary);
+    let sentinels = watching(&primary);
     let gateway = gateway(&sentinels.each_ref(), "main", "");
-    let (mut client, mut sent) = (gateway.client(), 0);
+    let (mut client, mut count) = (gateway.client(), 0);
     let mut send = || {
         assert_eq!(ask(&mut client), 200);
-        sent += 1;
-        sent
+        count += 1;
+        count
     };
     until("the primary counts, and so does its replica", PATIENCE, || {
         send();
@@ -67,9 +80,60 @@ fn the_primary_is_followed_when_it_dies_and_no_count_is_lost() {
         send();
         gateway.metric("gateway_store_up") == Some(1.0)
     });
-    let sent = send();
-    until("all requests are counted there", PATIENCE, || replica.counted() == sent);
+    let all = send();
+    until("all requests are counted there", PATIENCE, || replica.counted() == all);
     assert_eq!(gateway.metric("gateway_store_up{server=\"main\"}"), Some(1.0));
+}
+
+/// Gateways in a flood of one key, while the primary dies. Returns how many of `quota` requests are admitted.
+fn admitted_over_a_failover(gateways: usize, more: &str, quota: usize) -> usize {
+    let mut primary = Valkey::start();
+    let replica = replica_of(&primary);
+    let sentinels = watching(&primary);
+    let start = |_| limited(&sentinels.each_ref(), "main", more, &format!("{quota}/d"));
+    let gateways: Vec<_> = (0..gateways).map(start).collect();
+    let (admitted, refused, undecided) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_over = AtomicBool::new(false);
+    let flood = |mut client: Client| {
+        while !is_over.load(Relaxed) {
+            let count = match ask(&mut client) {
+                200 => &admitted,
+                429 => &refused,
+                503 => &undecided,
+                other => panic!("{other}"),
+            };
+            count.fetch_add(1, Relaxed);
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    thread::scope(|scope| {
+        for gateway in gateways.iter().cycle().take(4) {
+            scope.spawn(|| flood(gateway.client()));
+        }
+        until("both count", PATIENCE, || admitted.load(Relaxed) > quota / 4 && replica.counted() > 0);
+        primary.kill();
+        until("the replica has taken its place", PATIENCE, || is_primary(&replica));
+        let before = refused.load(Relaxed);
+        until("all is used up there", PATIENCE, || refused.load(Relaxed) > before + 50);
+        is_over.store(true, Relaxed);
+    });
+    println!("{admitted:?} of {quota} admitted, {undecided:?} not decided");
+    assert_eq!(undecided.load(Relaxed) > 0, more.contains("reject"), "it died in the flood");
+    until("all is counted", PATIENCE, || replica.counted() >= quota as u64);
+    admitted.into_inner()
+}
+
+#[test]
+fn a_failover_in_a_flood_gives_the_clients_of_a_gateway_nothing() {
+    assert_eq!(admitted_over_a_failover(1, "", 3_000), 3_000);
+}
+
+#[test]
+fn strictly_no_more_passes_over_a_failover_than_was_not_copied_yet() {
+    const QUOTA: usize = 3_000;
+    let admitted = admitted_over_a_failover(2, "strict = true\non_error = \"reject\"", QUOTA);
+    // The replica is on the same machine, and copies at once.
+    assert!((QUOTA / 2..=QUOTA + QUOTA / 10).contains(&admitted), "{admitted} admitted");
 }
 
 #[test]

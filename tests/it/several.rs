@@ -1,7 +1,6 @@
-//! Several Memcached servers: the gateway asks them at the same time, a frozen one delays only its own keys, and a new
+//! Several servers of a shared store: the gateway asks them at the same time, a frozen one delays only its own keys, and a new
 //! one takes over only its share.
 
-use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
@@ -9,16 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, until};
+use crate::harness::{Client, Fault, Gateway, Mode, Server, Software, align, until, with_each_server};
 use crate::shared::burst;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const PATIENCE: Duration = Duration::from_secs(10);
-
-fn store(servers: &[SocketAddr], more: &str) -> String {
-    let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
-    format!("[store]\ntype = \"memcached\"\nservers = {servers:?}\n{more}\n")
-}
 
 /// Limits `a` and `b` with these rates, each for every client, and both on all routes.
 fn limited(rates: &[&str]) -> String {
@@ -33,13 +27,13 @@ fn ask(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
 }
 
-fn counted(servers: &[Memcached]) -> Vec<u64> {
-    servers.iter().map(Memcached::counted).collect()
+fn counted(servers: &[Server]) -> Vec<u64> {
+    servers.iter().map(|server| server.counted()).collect()
 }
 
 /// Asks once for this key. Returns the new counts in each server.
 #[track_caller]
-fn traced(client: &mut Client, servers: &[Memcached], key: &str, limits: u64) -> Vec<u64> {
+fn traced(client: &mut Client, servers: &[Server], key: &str, limits: u64) -> Vec<u64> {
     let before = counted(servers);
     assert_eq!(ask(client, key), 200, "{key}");
     let more = || counted(servers).iter().zip(&before).map(|(now, before)| now - before).collect::<Vec<_>>();
@@ -49,22 +43,21 @@ fn traced(client: &mut Client, servers: &[Memcached], key: &str, limits: u64) ->
 
 /// A key whose two counters are on two servers, after one request.
 #[track_caller]
-fn spread(client: &mut Client, servers: &[Memcached]) -> String {
+fn spread(client: &mut Client, servers: &[Server]) -> String {
     let mut keys = (0..40).map(|at| format!("k{at}"));
     keys.find(|key| traced(client, servers, key, 2) == [1, 1]).expect("all keys have both counters on one server")
 }
 
-#[test]
-fn two_servers_are_asked_at_the_same_time() {
+fn two_servers_are_asked_at_the_same_time(software: Software) {
     for strict in [false, true] {
-        let servers = [Memcached::start(), Memcached::start()];
+        let servers = [software.start(), software.start()];
         let proxies = servers.each_ref().map(|server| Fault::start(server.address, Mode::Pass));
         let addresses = proxies.each_ref().map(|proxy| proxy.address);
-        let store = store(&addresses, &format!("timeout = \"10s\"\non_error = \"reject\"\nstrict = {strict}"));
+        let store = software.store(&addresses, &format!("timeout = \"10s\"\non_error = \"reject\"\nstrict = {strict}"));
         let gateway = Gateway::start(&format!("{store}{}", limited(&["1000/d", "1000/d"])));
         let mut client = gateway.client();
         let key = spread(&mut client, &servers);
-        let asked = || servers.each_ref().map(Memcached::commands);
+        let asked = || servers.each_ref().map(|server| server.commands());
         for _ in 0..5 {
             let (sums, before) = (counted(&servers), asked());
             proxies.iter().for_each(|proxy| proxy.set(Mode::Hold));
@@ -80,16 +73,15 @@ fn two_servers_are_asked_at_the_same_time() {
     }
 }
 
-#[test]
-fn one_that_is_frozen_holds_up_nobody_else() {
+fn one_that_is_frozen_holds_up_nobody_else(software: Software) {
     const QUOTA: usize = 100;
     /// A request that waits for the frozen server waits for the three seconds of `timeout`. A request that takes less
     /// than this has not waited, even on a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(2);
     align(DAY, Duration::from_secs(30));
-    let servers = [Memcached::start(), Memcached::start()];
+    let servers = [software.start(), software.start()];
     let addresses = servers.each_ref().map(|server| server.address);
-    let gateway = Gateway::start(&format!("{}{}", store(&addresses, "timeout = \"3s\""), limited(&["100/d"])));
+    let gateway = Gateway::start(&format!("{}{}", software.store(&addresses, "timeout = \"3s\""), limited(&["100/d"])));
     let mut client = gateway.client();
     let mut keys = [Vec::new(), Vec::new()];
     for at in 0..60 {
@@ -145,13 +137,12 @@ fn one_that_is_frozen_holds_up_nobody_else() {
     assert!(counters.values().all(|count| *count == QUOTA as u64) && counters.len() == kept.len(), "{counters:?}");
 }
 
-#[test]
-fn a_third_server_takes_over_a_third_of_the_keys() {
+fn a_third_server_takes_over_a_third_of_the_keys(software: Software) {
     align(DAY, Duration::from_secs(60));
-    let servers = [Memcached::start(), Memcached::start(), Memcached::start()];
+    let servers = [software.start(), software.start(), software.start()];
     let addresses = servers.each_ref().map(|server| server.address);
     let start = |servers: usize| {
-        let store = store(&addresses[..servers], "on_error = \"reject\"\ntimeout = \"5s\"");
+        let store = software.store(&addresses[..servers], "on_error = \"reject\"\ntimeout = \"5s\"");
         let config = format!("{store}{}", limited(&["1/d"]));
         [Gateway::start(&config), Gateway::start(&config)]
     };
@@ -162,7 +153,7 @@ fn a_third_server_takes_over_a_third_of_the_keys() {
     let gateways = start(2);
     assert_eq!(statuses(&gateways), [200; 300]);
     until("all are counted", PATIENCE, || counted(&servers[..2]).iter().sum::<u64>() == 300);
-    let counters = || servers.each_ref().map(Memcached::counters);
+    let counters = || servers.each_ref().map(|server| server.counters());
     let before = counters();
     drop(gateways);
 
@@ -181,17 +172,23 @@ fn a_third_server_takes_over_a_third_of_the_keys() {
     assert!(statuses(&gateways).iter().all(|status| *status == 429));
 }
 
+with_each_server! {
+    two_servers_are_asked_at_the_same_time
+    one_that_is_frozen_holds_up_nobody_else
+    a_third_server_takes_over_a_third_of_the_keys
+}
+
 /// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
-    #[test]
-    fn a_burst_gets_exactly_the_least_of_its_limits() {
+    fn a_burst_gets_exactly_the_least_of_its_limits(software: Software) {
         align(DAY, Duration::from_secs(30));
         for (strict, rates) in [(false, ["30/d", "20/d"]), (false, ["20/d", "30/d"]), (true, ["30/d", "20/d"])] {
-            let servers = [Memcached::start(), Memcached::start()];
+            let servers = [software.start(), software.start()];
             let addresses = servers.each_ref().map(|server| server.address);
-            let store = store(&addresses, &format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
+            let store =
+                software.store(&addresses, &format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
             let gateway = Gateway::start(&format!("{store}{}", limited(&rates)));
             let key = spread(&mut gateway.client(), &servers);
             let before = counted(&servers);
@@ -203,5 +200,9 @@ mod alone {
             sleep(Duration::from_millis(50));
             assert_eq!(more(), [19, 19], "strict: {strict}, {rates:?}");
         }
+    }
+
+    with_each_server! {
+        a_burst_gets_exactly_the_least_of_its_limits
     }
 }

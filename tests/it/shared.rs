@@ -1,13 +1,13 @@
-//! Several gateways with one Memcached: together they admit what the limit allows, with as few commands as possible.
+//! Several gateways with one server of a shared store: together they admit what the limit allows, with as few commands as possible.
 
 use std::collections::BTreeMap;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, unix, until};
+use crate::harness::{self, Client, Fault, Gateway, Mode, Server, Software, align, unix, until, with_each_server};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Requests wait for Memcached long enough on a busy machine.
+/// Requests wait for the server long enough on a busy machine.
 pub(crate) const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
 
 pub(crate) fn limited(rate: &str, more: &str) -> String {
@@ -24,7 +24,7 @@ pub(crate) type Counts = BTreeMap<u64, u64>;
 /// Runs `run` and returns its result and the last value of every counter, by limit and bucket. Counters of seconds live
 /// only for seconds, so they are read all the while, and for `longer` after that.
 pub(crate) fn watched<T: Send>(
-    memcached: &Memcached,
+    server: &Server,
     longer: Duration,
     run: impl FnOnce() -> T + Send,
 ) -> (T, BTreeMap<String, Counts>) {
@@ -33,7 +33,7 @@ pub(crate) fn watched<T: Send>(
         let mut counts = BTreeMap::<_, Counts>::new();
         let mut end = None;
         while end.is_none_or(|end| Instant::now() < end) {
-            for (name, count) in memcached.counters() {
+            for (name, count) in server.counters() {
                 let limit = name.split(':').nth(1).unwrap();
                 counts.entry(limit.to_owned()).or_default().insert(bucket(&name), count);
             }
@@ -84,16 +84,15 @@ fn refused(gateway: &Gateway, connections: usize, each: usize) -> Duration {
     start.elapsed()
 }
 
-#[test]
-fn a_flood_of_refusals_asks_once() {
+fn a_flood_of_refusals_asks_once(software: Software) {
     for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
-        let memcached = Memcached::start();
+        let server = software.start();
         let limit = limited("3/d", &format!("strategy = {strategy:?}"));
-        let gateway = Gateway::start(&format!("{}{limit}", memcached.store_with(PATIENT)));
+        let gateway = Gateway::start(&format!("{}{limit}", server.store_with(PATIENT)));
         let mut client = gateway.client();
         let statuses: Vec<_> = (0..4).map(|_| client.get("/").status).collect();
         assert_eq!(statuses, [200, 200, 200, 429], "{strategy}");
-        let asked = || memcached.commands();
+        let asked = || server.commands();
         // The last admission may still be on its way.
         let before = asked();
         refused(&gateway, 4, 500);
@@ -101,11 +100,10 @@ fn a_flood_of_refusals_asks_once() {
     }
 }
 
-#[test]
-fn a_flood_asks_when_the_answer_may_have_changed() {
-    let memcached = Memcached::start();
+fn a_flood_asks_when_the_answer_may_have_changed(software: Software) {
+    let server = software.start();
     // One leaves the window about every 200 ms once the first bucket slides out of it.
-    let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("10/2s", "")));
+    let gateways = gateways(2, &format!("{}{}", server.store_with(PATIENT), limited("10/2s", "")));
     let trips =
         || gateways.iter().map(|gateway| gateway.metric("gateway_store_round_trips_total").unwrap()).sum::<f64>();
     let before = trips();
@@ -119,14 +117,13 @@ fn a_flood_asks_when_the_answer_may_have_changed() {
     assert!(trips() - before <= bound, "{} exchanges, {admitted} admitted", trips() - before);
 }
 
-#[test]
-fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
-    let memcached = Memcached::start();
-    let store = memcached.store_with(&format!("{PATIENT}strict = true"));
+fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink(software: Software) {
+    let server = software.start();
+    let store = server.store_with(&format!("{PATIENT}strict = true"));
     let gateway = Gateway::start(&format!("{store}{}", limited("3/day", "")));
     let mut client = gateway.client();
     until("the day is used up", Duration::from_secs(10), || client.get("/").status == 429);
-    let asked = || memcached.commands();
+    let asked = || server.commands();
     // A day has one counter, so each look is one command.
     let (before, start) = (asked(), Instant::now());
     let mut count = 0;
@@ -157,16 +154,14 @@ pub(crate) fn burst(clients: Vec<Client>, key: &str, each: usize) -> usize {
 }
 
 /// A claim at the end of a bucket with an answer in the next one may not profit from the share that has faded meanwhile.
-#[test]
-fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
+fn strictly_the_turn_of_a_bucket_lets_no_more_through(software: Software) {
     const WINDOW: Duration = Duration::from_secs(2);
     const QUOTA: u64 = 200;
-    let memcached = Memcached::start();
-    let proxies = [(); 2].map(|()| Fault::start(memcached.address, Mode::Pass));
+    let server = software.start();
+    let proxies = [(); 2].map(|()| Fault::start(server.address, Mode::Pass));
     let gateways = proxies.each_ref().map(|proxy| {
-        let server = format!("servers = [\"{}\"]", proxy.address);
-        let limit = limited("200/2s", "");
-        Gateway::start(&format!("[store]\ntype = \"memcached\"\n{server}\n{PATIENT}strict = true\n{limit}"))
+        let store = software.store(&[proxy.address], &format!("{PATIENT}strict = true"));
+        Gateway::start(&(store + &limited("200/2s", "")))
     });
     // Together more than the quota, but for either gateway alone it fits.
     let clients = gateways.iter().flat_map(|gateway| (0..180).map(|_| gateway.client())).collect();
@@ -177,8 +172,8 @@ fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
     let end = u64::try_from(unix().as_micros()).unwrap();
     // Two that claim the same may both give it back, but the first one does not.
     assert!(admitted > 0, "nobody is admitted");
-    until("what was claimed for nothing is given back", 5 * SECOND, || memcached.counted() == admitted);
-    let counts: Counts = memcached.counters().iter().map(|(name, count)| (bucket(name), *count)).collect();
+    until("what was claimed for nothing is given back", 5 * SECOND, || server.counted() == admitted);
+    let counts: Counts = server.counters().iter().map(|(name, count)| (bucket(name), *count)).collect();
     assert!(counts.values().all(|count| *count <= QUOTA), "{counts:?}");
     // A request with an answer in the next bucket may count there, as if it came only then.
     let window = u64::try_from(WINDOW.as_micros()).unwrap();
@@ -192,22 +187,28 @@ fn bucket(name: &str) -> u64 {
     name.rsplit('.').next().unwrap().parse().unwrap()
 }
 
+with_each_server! {
+    a_flood_of_refusals_asks_once
+    a_flood_asks_when_the_answer_may_have_changed
+    a_flood_of_refusals_asks_now_and_then_where_counters_shrink
+    strictly_the_turn_of_a_bucket_lets_no_more_through
+}
+
 /// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
-    #[test]
-    fn strictly_four_gateways_admit_no_more_than_one_might() {
+    fn strictly_four_gateways_admit_no_more_than_one_might(software: Software) {
         const QUOTA: u64 = 200;
-        let memcached = Memcached::start();
+        let server = software.start();
         let limit = |edge: &str| {
             let limit = format!("[limits.{edge}]\nkey = \"global\"\nrates = [\"200/s\"]\nedge = {edge:?}\n");
             format!("{limit}[[routes]]\npath = \"/{edge}\"\nlimits = [{edge:?}]\nrespond = {{ status = 200 }}\n")
         };
-        let store = memcached.store_with(&format!("{PATIENT}strict = true"));
+        let store = server.store_with(&format!("{PATIENT}strict = true"));
         let gateways = gateways(4, &format!("{store}{}{}", limit("whole"), limit("weighted")));
         let clients = gateways.iter().flat_map(|gateway| (0..64).map(|_| gateway.client())).collect();
-        let (admitted, counts) = watched(&memcached, SECOND, || {
+        let (admitted, counts) = watched(&server, SECOND, || {
             align(SECOND, SECOND);
             overload(clients, ["/whole", "/weighted"], Instant::now() + Duration::from_millis(9_900))
         });
@@ -229,16 +230,20 @@ mod alone {
         assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
     }
 
-    #[test]
-    fn a_burst_gets_exactly_its_limit_whoever_serves_it() {
+    fn a_burst_gets_exactly_its_limit_whoever_serves_it(software: Software) {
         for strict in [false, true] {
-            let memcached = Memcached::start();
-            let store = memcached.store_with(&format!("{PATIENT}strict = {strict}"));
+            let server = software.start();
+            let store = server.store_with(&format!("{PATIENT}strict = {strict}"));
             let gateway = Gateway::start(&format!("{store}{}", limited("20/d", "")));
             align(Duration::from_hours(24), Duration::from_secs(20));
             let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
             assert_eq!(burst(clients, "any", 10), 20, "strict: {strict}");
-            until("all is counted, and nothing else", 10 * SECOND, || memcached.counted() == 20);
+            until("all is counted, and nothing else", 10 * SECOND, || server.counted() == 20);
         }
+    }
+
+    with_each_server! {
+        strictly_four_gateways_admit_no_more_than_one_might
+        a_burst_gets_exactly_its_limit_whoever_serves_it
     }
 }

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Gateway, Memcached, Upstream, limited, until};
+use crate::harness::{Gateway, Software, Upstream, limited, until, with_each_server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: &str = "[store]\ntype = \"memory\"\n";
 
-/// Requests arrive while counters are in one Memcached, in another, and at last in the process.
-fn under_load(workers: usize) {
+/// Requests arrive while counters are on one server, on another, and at last in the process.
+fn under_load(software: Software, workers: usize) {
     let server = format!("workers = {workers}");
     let limit = limited("client-ip", "1000000/d", "");
-    let (first, second) = (Memcached::start(), Memcached::start());
-    let [in_first, in_second] = [&first, &second].map(|memcached| memcached.store_with("timeout = \"5s\"") + &limit);
+    let (first, second) = (software.start(), software.start());
+    let [in_first, in_second] = [&first, &second].map(|server| server.store_with("timeout = \"5s\"") + &limit);
     let in_memory = MEMORY.to_owned() + &limit;
     let mut gateway = Gateway::with_server(&server, &in_first);
     let (ends, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -40,8 +40,8 @@ fn under_load(workers: usize) {
         }
         ends.store(true, Ordering::SeqCst);
     });
-    for memcached in [&first, &second] {
-        until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    for server in [&first, &second] {
+        until("the store of before is closed", PATIENCE, || server.connections() == 0);
     }
     let in_memory = gateway.used("l", "127.0.0.1");
     let counted = [first.counted(), second.counted(), in_memory];
@@ -51,33 +51,29 @@ fn under_load(workers: usize) {
     assert_eq!(gateway.wait_exit().code(), Some(0));
 }
 
-#[test]
-fn requests_go_on_with_one_worker() {
-    under_load(1);
+fn requests_go_on_with_one_worker(software: Software) {
+    under_load(software, 1);
 }
 
-#[test]
-fn requests_go_on_with_several_workers() {
-    under_load(3);
+fn requests_go_on_with_several_workers(software: Software) {
+    under_load(software, 3);
 }
 
-#[test]
-fn counts_stay_if_only_the_way_to_them_changes() {
-    let memcached = Memcached::start();
+fn counts_stay_if_only_the_way_to_them_changes(software: Software) {
+    let server = software.start();
     let limit = limited("global", "5/d", "");
-    let gateway = Gateway::start(&(memcached.store_with("timeout = \"5s\"") + &limit));
+    let gateway = Gateway::start(&(server.store_with("timeout = \"5s\"") + &limit));
     let mut client = gateway.client();
     for _ in 0..3 {
         assert_eq!(client.get("/").status, 200);
     }
-    until("they are counted", PATIENCE, || memcached.counted() == 3);
-    gateway.reload_and_wait("", &(memcached.store_with("timeout = \"6s\"\nstrict = true") + &limit));
+    until("they are counted", PATIENCE, || server.counted() == 3);
+    gateway.reload_and_wait("", &(server.store_with("timeout = \"6s\"\nstrict = true") + &limit));
     let statuses: Vec<_> = (0..3).map(|_| client.get("/").status).collect();
     assert_eq!(statuses, [200, 200, 429]);
 }
 
-#[test]
-fn what_was_reserved_is_settled_where_it_was_reserved() {
+fn what_was_reserved_is_settled_where_it_was_reserved(software: Software) {
     let (begun, goes_on) = (AtomicBool::new(false), AtomicBool::new(false));
     let (begun, goes_on): (&'static AtomicBool, &'static AtomicBool) =
         (Box::leak(Box::new(begun)), Box::leak(Box::new(goes_on)));
@@ -90,36 +86,35 @@ fn what_was_reserved_is_settled_where_it_was_reserved() {
     });
     let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"100/d\"]\ncost = { response_header = \"x-cost\", reserve = 2 }\n\
                  [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nupstream = \"up\"\n";
-    let memcached = Memcached::start();
-    let old = up.section() + &memcached.store_with("timeout = \"5s\"") + limit;
+    let server = software.start();
+    let old = up.section() + &server.store_with("timeout = \"5s\"") + limit;
     let gateway = Gateway::start(&old);
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
-    until("something is reserved", PATIENCE, || memcached.counted() == 2);
+    until("something is reserved", PATIENCE, || server.counted() == 2);
     gateway.reload_and_wait("", &(up.section() + MEMORY + limit));
-    assert_eq!(memcached.counted(), 2, "the request is still in flight");
+    assert_eq!(server.counted(), 2, "the request is still in flight");
     goes_on.store(true, Ordering::SeqCst);
     assert_eq!(client.response(false).status, 200);
-    until("it is settled", PATIENCE, || memcached.counted() == 7);
-    until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    until("it is settled", PATIENCE, || server.counted() == 7);
+    until("the store of before is closed", PATIENCE, || server.connections() == 0);
     assert_eq!(gateway.used("l", "127.0.0.1"), 0, "the new store has none of it");
 }
 
-#[test]
-fn a_request_that_is_cut_off_holds_up_no_end() {
+fn a_request_that_is_cut_off_holds_up_no_end(software: Software) {
     let begun: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let up = Upstream::start(move |_| {
         begun.store(true, Ordering::SeqCst);
         thread::park();
         Vec::new()
     });
-    let memcached = Memcached::start();
+    let shared = software.start();
     let limit = up.everything() + "limits = [\"l\"]\n[limits.l]\nkey = \"global\"\nrates = [\"100/d\"]\n";
     for workers in [1, 2] {
         begun.store(false, Ordering::SeqCst);
         let server = format!("workers = {workers}\ndrain_timeout = \"100ms\"");
-        let mut gateway = Gateway::with_server(&server, &(memcached.store_with("timeout = \"5s\"") + &limit));
+        let mut gateway = Gateway::with_server(&server, &(shared.store_with("timeout = \"5s\"") + &limit));
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
@@ -134,14 +129,13 @@ fn a_request_that_is_cut_off_holds_up_no_end() {
     }
 }
 
-#[test]
-fn a_worker_without_requests_lets_go_of_the_old_store() {
-    let memcached = Memcached::start();
+fn a_worker_without_requests_lets_go_of_the_old_store(software: Software) {
+    let server = software.start();
     let limit = limited("global", "5/d", "");
-    let gateway = Gateway::start(&(memcached.store_with("") + &limit));
-    until("it is connected", PATIENCE, || memcached.connections() > 0);
+    let gateway = Gateway::start(&(server.store_with("") + &limit));
+    until("it is connected", PATIENCE, || server.connections() > 0);
     gateway.reload_and_wait("", &(MEMORY.to_owned() + &limit));
-    until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    until("the store of before is closed", PATIENCE, || server.connections() == 0);
     assert_eq!(gateway.metric("gateway_store_mode{mode=\"memory\"}"), Some(1.0));
 }
 
@@ -152,4 +146,13 @@ fn the_bounds_of_memory_need_a_restart() {
     gateway.reload("", &format!("{MEMORY}max_keys = 10\n{limit}"));
     let line = gateway.wait_message("reload refused");
     assert!(line["problems"].to_string().contains("store.max_keys"), "{line}");
+}
+
+with_each_server! {
+    requests_go_on_with_one_worker
+    requests_go_on_with_several_workers
+    counts_stay_if_only_the_way_to_them_changes
+    what_was_reserved_is_settled_where_it_was_reserved
+    a_request_that_is_cut_off_holds_up_no_end
+    a_worker_without_requests_lets_go_of_the_old_store
 }

@@ -1,19 +1,18 @@
-//! The same tests for every store and every strategy. Time is injected; the clock of Memcached only drops counters that
+//! The same tests for every store and every strategy. Time is injected; the clock of a server only drops counters that
 //! no gateway reads any more.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, Login, OnError, Role, Software};
+use gateway::config::{self, OnError, Role};
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
 use gateway::store::{Answer, Ask, Away, KeyUsage, Reply, Reserved, Store};
 
-use crate::harness::{Memcached, Valkey, unix, until};
+use crate::harness::{Server, Software, unix, until};
 
 pub(crate) const SECOND: u64 = 1_000_000;
 
@@ -43,22 +42,14 @@ impl Bench {
         Self::new(&config::Store::Memory { max_keys: 10_000, max_memory: 64 << 20, snapshot: None, share: None })
     }
 
-    pub(crate) fn valkey(server: &Valkey, strict: bool) -> Self {
-        Self::shared(Software::Valkey(Login::default()), server.address, strict, OnError::Reject)
+    pub(crate) fn on(server: &Server, strict: bool) -> Self {
+        Self::with(server, strict, OnError::Reject)
     }
 
-    pub(crate) fn memcached(server: &Memcached, strict: bool) -> Self {
-        Self::memcached_with(server, strict, OnError::Reject)
-    }
-
-    pub(crate) fn memcached_with(server: &Memcached, strict: bool, on_error: OnError) -> Self {
-        Self::shared(Software::Memcached, server.address, strict, on_error)
-    }
-
-    fn shared(software: Software, address: SocketAddr, strict: bool, on_error: OnError) -> Self {
+    pub(crate) fn with(server: &Server, strict: bool, on_error: OnError) -> Self {
         Self::new(&config::Store::Shared(config::SharedStore {
-            software,
-            servers: vec![address.to_string()],
+            software: server.software.config(),
+            servers: vec![server.address.to_string()],
             prefix: if strict { "strict" } else { "test" }.to_owned(),
             timeout: Duration::from_secs(5),
             on_error,
@@ -86,8 +77,8 @@ impl Bench {
     fn reply(&self, asks: &[Ask<'_>], at: u64) -> Reply {
         match self.store.decide(asks, Time::from_micros(self.start + at), 0) {
             Answer::Now(reply) => reply,
-            Answer::Later(reply) => reply.blocking_recv().expect("memcached did not answer"),
-            Answer::Away => panic!("memcached is away"),
+            Answer::Later(reply) => reply.blocking_recv().expect("the server did not answer"),
+            Answer::Away => panic!("the server is away"),
         }
     }
 
@@ -132,21 +123,21 @@ pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
     Arc::new(Limit::new(name, rates))
 }
 
+/// Each way to keep counters, with its name.
+pub(crate) fn benches(servers: &[Server]) -> Vec<(String, Bench)> {
+    let on = |server: &Server, strict| (format!("{:?}, strict: {strict}", server.software), Bench::on(server, strict));
+    let shared = servers.iter().flat_map(|server| [on(server, false), on(server, true)]);
+    [("memory".to_owned(), Bench::memory())].into_iter().chain(shared).collect()
+}
+
 pub(crate) fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
-    let (server, valkey) = (Memcached::start(), Valkey::start());
-    for (which, mut bench) in [
-        ("memory", Bench::memory()),
-        ("memcached", Bench::memcached(&server, false)),
-        ("memcached, strictly", Bench::memcached(&server, true)),
-        ("valkey", Bench::valkey(&valkey, false)),
-        ("valkey, strictly", Bench::valkey(&valkey, true)),
-    ] {
+    let servers = Software::ALL.map(Software::start);
+    for (which, mut bench) in benches(&servers) {
         for (name, rate) in strategies() {
             test(&mut bench, &format!("{which}, {name}"), &rate);
         }
     }
-    assert!(server.stat("curr_items") > 0, "memcached was never asked");
-    assert!(valkey.stat("keyspace_misses") > 0, "Valkey was never asked");
+    assert!(servers.iter().all(|server| server.commands() > 0), "a server was never asked");
 }
 
 #[test]
@@ -248,7 +239,7 @@ fn what_is_reserved_counts_until_it_is_given_back() {
         assert_eq!(reserved.len(), 10, "{name}: side by side no more pass than may cost something");
         for (remaining, reserved) in (1..).zip(reserved) {
             let told = bench.settle(reserved, 0, 0);
-            // Memcached is not asked: the answer is from the time of the reservation.
+            // The server is not asked: the answer is from the time of the reservation.
             assert!((1..=remaining).contains(&told.remaining), "{name}: {told:?}");
         }
         for _ in 0..30 {
@@ -345,11 +336,10 @@ fn a_burst_from_many_threads_gets_exactly_what_is_allowed() {
 
 /// Runs the test with so many gateways on one server of each kind, for each strategy.
 fn together<const GATEWAYS: usize>(strict: bool, test: impl Fn(&[Bench; GATEWAYS], &str, &Rate)) {
-    let (memcached, valkey) = (Memcached::start(), Valkey::start());
-    let on_memcached = [(); GATEWAYS].map(|()| Bench::memcached(&memcached, strict));
-    let on_valkey = [(); GATEWAYS].map(|()| Bench::valkey(&valkey, strict));
-    for (which, benches) in [("memcached", on_memcached), ("valkey", on_valkey)] {
-        strategies().iter().for_each(|(name, rate)| test(&benches, &format!("{which}, {name}"), rate));
+    for software in Software::ALL {
+        let server = software.start();
+        let benches = [(); GATEWAYS].map(|()| Bench::on(&server, strict));
+        strategies().iter().for_each(|(name, rate)| test(&benches, &format!("{software:?}, {name}"), rate));
     }
 }
 
@@ -405,11 +395,9 @@ pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
 }
 
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
-    let (server, valkey) = (Memcached::start(), Valkey::start());
+    let servers = Software::ALL.map(Software::start);
     let rate = rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
-    let strictly = [Bench::memcached(&server, true), Bench::valkey(&valkey, true)];
-    let others = [Bench::memory(), Bench::memcached(&server, false), Bench::valkey(&valkey, false)];
-    for mut bench in others.into_iter().chain(strictly) {
+    for (_, mut bench) in benches(&servers) {
         let key = bench.key();
         test(&bench, &limit("published", std::slice::from_ref(&rate)), key);
     }
@@ -419,7 +407,7 @@ fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Finge
 fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second: u64) {
     let reserved = bench.reserve(limit, key, 1, second * SECOND).unwrap();
     bench.settle(reserved, cost, second * SECOND);
-    // Exchanges to Memcached have one moment: this lets it arrive before the next.
+    // Exchanges with a server have one moment: this lets it arrive before the next.
     bench.decide(&[Ask { cost: 0, ..Ask::new(limit, key, 1) }], second * SECOND);
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{
-    Collector, Gateway, Memcached, Span, Upstream, closed_port, limited, over_http2, reply, run, run_json,
+    Collector, Gateway, Software, Span, Upstream, closed_port, limited, over_http2, reply, run, run_json,
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -246,7 +246,7 @@ fn a_tunnel_is_a_span_until_its_end() {
 #[test]
 #[ignore = "needs Python"]
 fn the_store_is_asked_in_a_span_of_its_own() {
-    let (collector, memcached) = (Collector::start(), Memcached::start());
+    let (collector, memcached) = (Collector::start(), Software::Memcached.start());
     let section = collector.section("sample = 1");
     let gateway = Gateway::start(
         &[&memcached.store_with("timeout = \"5s\""), &*limited("client-ip", "9/h", ""), &section].concat(),

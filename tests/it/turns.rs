@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, until};
+use crate::harness::{Client, Fault, Gateway, Mode, Software, align, until, with_each_server};
 use crate::shared::{PATIENT, SECOND, gateways};
 
 const QUOTA: usize = 200;
@@ -48,12 +48,11 @@ fn in_turns(clients: &mut [Client], path: &str, pause: Duration) -> usize {
 mod alone {
     use super::*;
 
-    #[test]
-    fn in_turns_gateways_admit_hardly_more_than_the_limit() {
+    fn in_turns_gateways_admit_hardly_more_than_the_limit(software: Software) {
         for count in [2, 4, 8] {
             for pause in [Duration::ZERO, Duration::from_micros(200)] {
-                let memcached = Memcached::start();
-                let gateways = gateways(count, &format!("{}{}", memcached.store_with(PATIENT), limits()));
+                let server = software.start();
+                let gateways = gateways(count, &format!("{}{}", server.store_with(PATIENT), limits()));
                 // A connection without a request would not last until the next hour.
                 align(Duration::from_hours(1), Duration::from_mins(1));
                 let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
@@ -70,8 +69,7 @@ mod alone {
         }
     }
 
-    #[test]
-    fn in_turns_gateways_admit_hardly_more_than_small_limits() {
+    fn in_turns_gateways_admit_hardly_more_than_small_limits(software: Software) {
         const QUOTAS: [usize; 6] = [1, 3, 6, 12, 30, 64];
         let limit = |quota: &usize| {
             let limit = format!("[limits.l{quota}]\nkey = \"header:x-api-key\"\nrates = [\"{quota}/h\"]\n");
@@ -80,8 +78,8 @@ mod alone {
         };
         let limits: String = QUOTAS.iter().map(limit).collect();
         for count in [2, 4] {
-            let memcached = Memcached::start();
-            let gateways = gateways(count, &format!("{}{limits}", memcached.store_with(PATIENT)));
+            let server = software.start();
+            let gateways = gateways(count, &format!("{}{limits}", server.store_with(PATIENT)));
             align(Duration::from_hours(1), Duration::from_mins(1));
             let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
             for (quota, key) in QUOTAS.into_iter().flat_map(|quota| (0..20).map(move |key| (quota, key))) {
@@ -96,12 +94,11 @@ mod alone {
     }
 
     /// What was on its way when a connection broke is in doubt, and may be counted though it was not admitted.
-    #[test]
-    fn in_turns_connections_that_break_let_no_more_through() {
-        let memcached = Memcached::start();
-        let proxy = Fault::start(memcached.address, Mode::Pass);
-        let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
-        let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address))];
+    fn in_turns_connections_that_break_let_no_more_through(software: Software) {
+        let server = software.start();
+        let proxy = Fault::start(server.address, Mode::Pass);
+        let config = |server| software.store(&[server], PATIENT) + &limits();
+        let gateways = [Gateway::start(&config(server.address)), Gateway::start(&config(proxy.address))];
         align(Duration::from_hours(1), Duration::from_mins(1));
         let mut clients = gateways.each_ref().map(Gateway::client);
         for (name, _) in LIMITS {
@@ -128,18 +125,17 @@ mod alone {
     }
 
     /// The near gateway replaces the value many times during one exchange of the far gateway.
-    #[test]
-    fn a_gateway_that_is_far_from_memcached_does_not_come_second_for_ever() {
+    fn a_gateway_that_is_far_from_the_store_does_not_come_second_for_ever(software: Software) {
         const FAR: Duration = Duration::from_millis(10);
         const LIMIT: &str = "rates = [\"1000000/h\"]\nstrategy = \"fixed-window\"";
-        let memcached = Memcached::start();
-        let proxy = Fault::start(memcached.address, Mode::Slow(FAR));
+        let server = software.start();
+        let proxy = Fault::start(server.address, Mode::Slow(FAR));
         let config = |server| {
-            let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\ntimeout = \"10s\"\n");
+            let store = software.store(&[server], "timeout = \"10s\"");
             let limit = format!("[limits.l]\nkey = \"global\"\n{LIMIT}\n");
             format!("{store}{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
         };
-        let (near, far) = (Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address)));
+        let (near, far) = (Gateway::start(&config(server.address)), Gateway::start(&config(proxy.address)));
         let end = AtomicBool::new(false);
         let trips = thread::scope(|scope| {
             for _ in 0..4 {
@@ -161,17 +157,24 @@ mod alone {
         assert_eq!(far.metric("gateway_store_local_total"), Some(0.0), "it has decided on its own");
     }
 
-    #[test]
-    fn in_turns_it_does_not_matter_how_far_gateways_are_from_memcached() {
-        let memcached = Memcached::start();
-        let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));
-        let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
-        let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(far.address))];
+    fn in_turns_it_does_not_matter_how_far_gateways_are_from_the_store(software: Software) {
+        let server = software.start();
+        let far = Fault::start(server.address, Mode::Slow(Duration::from_millis(3)));
+        let config = |server| software.store(&[server], PATIENT) + &limits();
+        let gateways = [Gateway::start(&config(server.address)), Gateway::start(&config(far.address))];
         align(Duration::from_hours(1), Duration::from_mins(1));
         let mut clients = gateways.each_ref().map(Gateway::client);
         for (name, _) in LIMITS {
             let admitted = in_turns(&mut clients, &format!("/{name}"), Duration::ZERO);
             assert!((QUOTA..=QUOTA + 2).contains(&admitted), "{admitted} admitted, {name}");
         }
+    }
+
+    with_each_server! {
+        in_turns_gateways_admit_hardly_more_than_the_limit
+        in_turns_gateways_admit_hardly_more_than_small_limits
+        in_turns_connections_that_break_let_no_more_through
+        a_gateway_that_is_far_from_the_store_does_not_come_second_for_ever
+        in_turns_it_does_not_matter_how_far_gateways_are_from_the_store
     }
 }

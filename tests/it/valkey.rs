@@ -1,10 +1,13 @@
 //! What is special about Valkey and Redis: who may enter, what must be allowed, and what the server may forget.
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Authority, Client, Gateway, Issued, Valkey, reserved_port, run, until};
+use crate::harness::{self, Authority, Client, Control, Gateway, Issued, Valkey, reserved_port, run, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,7 +41,7 @@ fn refused(gateway: &Gateway, command: &str, answer: &str) {
     let failure = said["failure"].as_str().unwrap();
     assert!(failure.starts_with(&format!("it refuses {command}: it answered \"{answer}")), "{failure}");
     assert_eq!(gateway.metric("gateway_store_decisions_total"), Some(0.0));
-    assert_eq!(gateway.metric("gateway_store_up"), Some(0.0));
+    assert_eq!([gateway.metric("gateway_store_up"), gateway.metric("gateway_ready")], [Some(0.0); 2]);
     let ready = gateway.admin("/readyz");
     assert_eq!((ready.status, ready.text().contains(failure)), (503, true), "{ready:?}");
     assert_eq!(ask(&mut gateway.client()), 200);
@@ -96,6 +99,8 @@ fn what_the_user_may_not_do_is_told_at_the_start() {
         assert_eq!(valkey.ask(&user_rules), ["OK"]);
         let gateway = gateway(&valkey, &format!("username = \"{user}\"\npassword = \"p\""));
         refused(&gateway, command, "");
+        assert_eq!(valkey.ask(&["ACL", "SETUSER", user, "allkeys", "+@all"]), ["OK"]);
+        until("it is ready once it may", PATIENCE, || gateway.metric("gateway_ready") == Some(1.0));
     }
 }
 
@@ -191,8 +196,71 @@ fn a_connection_that_is_killed_is_made_again() {
     counted_again(&mut client, &valkey);
 }
 
+/// Two strict gateways in a flood, while something happens to the server again and again. Returns how many requests they admit.
+fn admitted_while(valkey: &Valkey, strategy: &str, happens: impl Fn()) -> usize {
+    const QUOTA: usize = 2_000;
+    let limit = harness::limited("global", &format!("{QUOTA}/d"), &format!("strategy = {strategy:?}"));
+    let config = valkey.store_with("strict = true\non_error = \"reject\"\ntimeout = \"200ms\"") + &limit;
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    let (admitted, refused, is_over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let flood = |mut client: Client| {
+        while !is_over.load(Relaxed) {
+            match client.get("/").status {
+                200 => _ = admitted.fetch_add(1, Relaxed),
+                429 => _ = refused.fetch_add(1, Relaxed),
+                503 => thread::sleep(Duration::from_millis(1)),
+                other => panic!("{other}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for gateway in gateways.iter().cycle().take(8) {
+            scope.spawn(|| flood(gateway.client()));
+        }
+        let mut times = 0;
+        until("the quota is used up", 4 * PATIENCE, || {
+            happens();
+            times += 1;
+            thread::sleep(Duration::from_millis(20));
+            times > 10 && refused.load(Relaxed) > 50
+        });
+        is_over.store(true, Relaxed);
+    });
+    let errors = gateways.iter().map(|gateway| gateway.metric("gateway_store_errors_total").unwrap()).sum::<f64>();
+    let admitted = admitted.into_inner();
+    println!("{strategy}: {admitted} of {QUOTA} admitted, {errors} failures");
+    assert!(errors > 5.0, "{errors} failures");
+    assert!((QUOTA / 10..=QUOTA).contains(&admitted), "{admitted} admitted");
+    admitted
+}
+
 #[test]
-fn a_server_without_memory_fails_only_writes() {
+fn scripts_that_are_forgotten_in_a_flood_cost_nobody_anything() {
+    for strategy in ["sliding-window", "fixed-window"] {
+        let valkey = Valkey::start();
+        let admitted = admitted_while(&valkey, strategy, || drop(valkey.ask(&["SCRIPT", "FLUSH"])));
+        if strategy == "sliding-window" {
+            until("each is counted once", PATIENCE, || valkey.counted() == admitted as u64);
+        }
+    }
+}
+
+#[test]
+fn connections_that_are_killed_in_a_flood_let_no_more_through() {
+    for strategy in ["sliding-window", "fixed-window"] {
+        let valkey = Valkey::start();
+        admitted_while(&valkey, strategy, || drop(valkey.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])));
+    }
+}
+
+#[test]
+fn a_server_that_sleeps_in_a_flood_lets_no_more_through() {
+    let valkey = Valkey::start();
+    admitted_while(&valkey, "sliding-window", || drop(valkey.ask(&["DEBUG", "SLEEP", "0.5"])));
+}
+
+#[test]
+fn a_server_without_memory_is_away_until_it_has_some() {
     let valkey = Valkey::start();
     let gateway = gateway(&valkey, "");
     let mut client = gateway.client();
@@ -200,10 +268,38 @@ fn a_server_without_memory_fails_only_writes() {
     assert_eq!(valkey.ask(&["CONFIG", "SET", "maxmemory", "1"]), ["OK"]);
     until("it refuses writes", PATIENCE, || {
         assert_eq!(ask(&mut client), 200);
-        gateway.metric("gateway_store_errors_total") > Some(0.0)
+        gateway.metric("gateway_store_up") == Some(0.0)
     });
+    let said = gateway.wait_log("the greeting", |line| line["failure"].to_string().contains("it refuses SET"));
+    assert!(said["failure"].as_str().unwrap().contains("OOM"), "{said}");
+    assert_eq!(gateway.admin("/readyz").status, 200, "it was ready before");
     assert_eq!(valkey.ask(&["CONFIG", "SET", "maxmemory", "0"]), ["OK"]);
     counted_again(&mut client, &valkey);
+}
+
+/// A neighbour has used the names of a key for something else.
+#[test]
+fn what_is_of_another_type_concerns_only_its_key() {
+    let valkey = Valkey::start();
+    let gateway = gateway(&valkey, "");
+    let mut client = gateway.client();
+    counted_again(&mut client, &valkey);
+    let name = valkey.counters().pop_first().unwrap().0;
+    valkey.ask(&["DEL", &name]);
+    assert_eq!(valkey.ask(&["RPUSH", &name, "x"]), ["1"]);
+    let mut numbers = 0..;
+    until("the key fails and others do not", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        let other = format!("X-Api-Key: other-{}\r\n", numbers.next().unwrap());
+        assert_eq!(client.get_with("/", other).status, 200);
+        gateway.metric("gateway_store_errors_total") > Some(3.0) && valkey.counted() > 20
+    });
+    assert_eq!(gateway.metric("gateway_store_up"), Some(1.0));
+    valkey.ask(&["DEL", &name]);
+    until("it is told what is known", PATIENCE, || {
+        ask(&mut client);
+        valkey.counters().contains_key(&name)
+    });
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn own(view: &View) -> [MetricFamily; 10] {
         ),
         gauged(
             "gateway_ready",
-            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops.",
-            usize::from(view.state() == State::Ready),
+            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops, or if the store refuses it from the start.",
+            usize::from(view.unready().is_none()),
         ),
         gauged(
             "gateway_draining",

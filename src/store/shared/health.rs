@@ -46,7 +46,8 @@ pub struct Server {
     pub address: String,
     /// True before the first attempt to connect.
     up: AtomicBool,
-    /// Why it refuses the gateway, if that was so at the last attempt to connect.
+    /// Whether it has ever answered; if not, why it refuses the gateway, if that was so at the last attempt to connect.
+    was_up: AtomicBool,
     refusal: Mutex<Option<String>>,
     /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
@@ -76,6 +77,7 @@ impl Health {
             address: address.clone(),
             up: AtomicBool::new(true),
             refusal: Mutex::default(),
+            was_up: AtomicBool::new(false),
             skew: AtomicI64::new(0),
             evictions: AtomicU64::new(0),
         };
@@ -98,7 +100,7 @@ impl Health {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Which server refuses this gateway, and why: the password is wrong, for example.
+    /// Which server has refused this gateway from the start, and why: the password is wrong, for example.
     pub fn refusal(&self) -> Option<String> {
         self.servers
             .iter()
@@ -122,16 +124,17 @@ impl Health {
     }
 
     pub(super) fn up(&self, server: usize) {
-        let Server { address, up, refusal, .. } = &self.servers[server];
+        let Server { address, up, refusal, was_up, .. } = &self.servers[server];
         *refusal.lock() = None;
+        was_up.store(true, Ordering::Relaxed);
         if !up.swap(true, Ordering::Relaxed) {
             tracing::info!(server = address, "{} is back", self.name);
         }
     }
 
     pub(super) fn down(&self, server: usize, failure: &LinkFailure) {
-        let Server { up, refusal, .. } = &self.servers[server];
-        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. });
+        let Server { up, was_up, refusal, .. } = &self.servers[server];
+        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. }) && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
         up.store(false, Ordering::Relaxed);
         self.failed(server, failure);

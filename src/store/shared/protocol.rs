@@ -196,7 +196,7 @@ pub struct Replies<'a> {
     pub input: &'a [u8],
     /// Whether all reads succeeded. If not, `items` says nothing.
     pub is_read: bool,
-    /// Whether nothing at all was done.
+    /// Whether nothing at all was done, or nothing can be expected of this connection any more.
     pub is_failure: bool,
     /// The server's message on the first command that failed.
     pub failure: Option<&'a str>,

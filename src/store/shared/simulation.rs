@@ -19,7 +19,6 @@ use super::engine::Engine;
 use super::health::Health;
 use super::link::LinkFailure;
 use super::names::{AllNames, NameForm};
-use super::protocol::Protocol;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
@@ -28,6 +27,7 @@ use crate::limit::Limit;
 use crate::store::{Answer, Ask, Reply};
 
 pub use super::engine::Output;
+pub use super::valkey::script_digests;
 
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
     AllNames::new(NameForm { prefix: prefix.to_owned(), has_braces: false }).of(limit).server(key, servers)
@@ -52,10 +52,11 @@ pub struct SimulatedGateway {
 }
 
 impl SimulatedGateway {
-    pub fn new(config: &config::SharedStore, protocol: &dyn Protocol, clock: Time) -> Self {
-        let (common, now) = (Common::new(config, protocol, 1), Instant::now());
+    pub fn new(config: &config::SharedStore, clock: Time) -> Self {
+        let protocol = super::protocol_of(config);
+        let (common, now) = (Common::new(config, &*protocol, 1), Instant::now());
         Self {
-            engine: Engine::new(config, protocol, common.clone(), now),
+            engine: Engine::new(config, &*protocol, common.clone(), now),
             common,
             begun: (now, clock),
             waiting: BTreeMap::new(),

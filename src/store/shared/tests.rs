@@ -1,6 +1,7 @@
-//! The coordinator with a model of Memcached, under random schedules of requests, exchanges and failures.
+//! The coordinator with models of servers, under random schedules of requests, exchanges and failures.
 
 mod model;
+mod servers;
 mod steps;
 mod world;
 mod schedules;
@@ -27,6 +28,7 @@ use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, Role};
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
+use servers::with_each_server;
 use steps::{Decided, Step, broken, compare, inspected, lasting, lossy, passing, reliable, reloading, settling};
 use world::World;
 
@@ -86,8 +88,14 @@ pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
 }
 
 pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
-    let (mut names, all) = (AllNames::new(NameForm::plain("gw")), world::servers(servers));
-    let keys = (0..1000_u32).map(|number| Fingerprint::of(&number.to_be_bytes()));
+    key_on_from(0, server, servers, limit)
+}
+
+/// The first such key from this number on.
+fn key_on_from(first: u32, server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
+    let (mut names, all) =
+        (AllNames::new(NameForm::new(&world::config(servers, OnError::Local, false))), world::servers(servers));
+    let keys = (first..first + 1000).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()
 }
 
@@ -114,7 +122,7 @@ fn most_at_one_gateway((gateways, servers, kind, quota): (usize, usize, usize, u
     (0..gateways).filter_map(most).max().unwrap_or(0)
 }
 
-/// The count of a key that a new gateway learns from Memcached.
+/// The count of a key that a new gateway learns from the server.
 fn counted(world: &mut World, kind: usize, key: Fingerprint) -> u64 {
     world.join(LOCAL);
     world.settle();
@@ -189,7 +197,6 @@ fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> 
 }
 
 proptest! {
-    #[test]
     fn nobody_waits_for_ever(
         steps in schedule(prop_oneof![9 => passing(lossy()), 1 => charge()].boxed(), 150),
         (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
@@ -205,7 +212,6 @@ proptest! {
     }
 
     /// Whatever fails, a gateway on its own decides as if it counted in memory.
-    #[test]
     fn one_gateway_is_exact(
         steps in schedule(passing(lossy()), 150),
         (servers, kind, quota, on_error) in (1..3_usize, 0..KINDS, 1..30_u64, failing()),
@@ -223,7 +229,6 @@ proptest! {
         compare(&world.decided, is_whole(kind))?;
     }
 
-    #[test]
     fn one_gateway_is_counted_exactly(
         steps in schedule(lossy(), 150),
         (servers, kind, quota) in (1..3_usize, 0..KINDS, 1..30_u64),
@@ -244,10 +249,9 @@ proptest! {
         }
     }
 
-    /// While Memcached keeps what it knows, only unacknowledged charges are counted wrong: sums may lack a charge that never
+    /// While the server keeps what it knows, only unacknowledged charges are counted wrong: sums may lack a charge that never
     /// arrived if others added as much meanwhile, and values may have twice a charge that arrived before others replaced
     /// them. The value of a fixed window is a sum as well.
-    #[test]
     fn gateways_together_are_counted(
         steps in schedule(broken(), 150),
         (gateways, servers, kind) in (2..4_usize, 1..3_usize, 0..KINDS),
@@ -275,7 +279,6 @@ proptest! {
     }
 
     /// Strict gateways admit together no more than one would, and only unacknowledged charges are counted in vain.
-    #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 200),
         (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
@@ -284,7 +287,6 @@ proptest! {
     }
 
     /// However often counters are lost and created anew by others, a gateway forgets nothing that it has admitted itself.
-    #[test]
     fn no_gateway_admits_too_much_itself(
         steps in schedule(lossy(), 150),
         (gateways, servers, quota) in (2..4_usize, 1..3_usize, 1..10_u64),
@@ -296,7 +298,6 @@ proptest! {
     /// Strict gateways that keep asking for one at a time get together what one would get, and rejected provisional charges
     /// are given back. If a limit has both sums and a state, two gateways may take the last place from each other, one in
     /// each, and both go without.
-    #[test]
     fn strict_gateways_admit_all_there_is(
         steps in schedule(reliable(), 200),
         (gateways, kind, quota) in (2..4_usize, 0..KINDS - 1, 1..30_u64),
@@ -323,7 +324,6 @@ proptest! {
 
     /// Gateways that are not strict give rejected provisional charges back, too. Another gateway may have read such a charge
     /// and go on counting it: the cost of one request for each gateway.
-    #[test]
     fn gateways_together_waste_little(
         steps in schedule(reliable(), 200),
         (gateways, quota) in (2..4_usize, 8..60_u64),
@@ -347,7 +347,6 @@ proptest! {
     }
 
     /// What two limits on two servers admit is charged on both, what one refuses on neither.
-    #[test]
     fn two_servers_are_charged_together(
         steps in schedule(reliable(), 200),
         (gateways, kind, quotas) in (1..4_usize, 0..KINDS, (1..30_u64, 1..30_u64)),
@@ -368,4 +367,16 @@ proptest! {
             prop_assert!((admitted..=admitted + slack(kind)).contains(&counted), "{counted} counted of {admitted}");
         }
     }
+}
+
+with_each_server! {
+    nobody_waits_for_ever
+    one_gateway_is_exact
+    one_gateway_is_counted_exactly
+    gateways_together_are_counted
+    strict_gateways_never_admit_too_much
+    no_gateway_admits_too_much_itself
+    strict_gateways_admit_all_there_is
+    gateways_together_waste_little
+    two_servers_are_charged_together
 }

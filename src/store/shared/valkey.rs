@@ -31,6 +31,11 @@ pub struct Valkey {
     prefix: String,
 }
 
+/// By what servers know the scripts that add to a count, replace a value, and append to one.
+pub fn script_digests() -> [&'static str; 3] {
+    [&scripts::ADD, &scripts::REPLACE, &scripts::APPEND].map(|script| script.digest.as_str())
+}
+
 impl Valkey {
     pub fn new(login: Login, prefix: &str) -> Self {
         Self { login, prefix: prefix.to_owned() }

@@ -1,4 +1,4 @@
-//! Faults between a gateway and its Memcached, at will: a proxy that delays, breaks or invents answers.
+//! Faults between a gateway and a server of its store, at will: a proxy that delays, breaks or invents answers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// Not an answer of a Memcached to any command.
+use super::valkey::cut_commands;
+
+/// Not an answer to any command.
 const GARBAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n\0\xff\xfe";
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+/// The same as Valkey says it.
+const OOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 /// The commands with a data block, with the index of the word that tells its length.
 const WITH_DATA: [(&str, usize); 7] =
     [("ms", 2), ("set", 4), ("add", 4), ("replace", 4), ("append", 4), ("prepend", 4), ("cas", 4)];
@@ -36,7 +40,7 @@ pub(crate) enum Mode {
 
 /// Dropping it closes everything and ends its threads.
 pub(crate) struct Fault {
-    /// Where the gateway shall look for Memcached.
+    /// Where the gateway shall look for the server.
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
@@ -58,7 +62,7 @@ struct State {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A connection of the gateway and its counterpart at Memcached.
+/// A connection of the gateway and its counterpart at the server.
 struct Pair {
     client: TcpStream,
     server: TcpStream,
@@ -152,7 +156,7 @@ impl Shared {
                 self.changed.notify_all();
                 return;
             }
-            // Without a Memcached the connection is closed.
+            // Without a server the connection is closed.
             let (Ok((client, _)), Ok(server)) = (accepted, TcpStream::connect(self.target)) else { continue };
             client.set_nodelay(true).unwrap();
             server.set_nodelay(true).unwrap();
@@ -260,6 +264,9 @@ impl Commands {
     /// The answers of a server without memory to the commands that are complete now.
     fn refuse(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.pending.extend_from_slice(bytes);
+        if self.data == 0 && self.pending.first() == Some(&b'*') {
+            return OOM.repeat(cut_commands(&mut self.pending).len());
+        }
         let mut answers = Vec::new();
         loop {
             let data = self.data.min(self.pending.len());

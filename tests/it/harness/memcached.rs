@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::clock::until;
 use super::process::{self, Process};
-use super::valkey::Valkey;
+use super::server::Control;
 
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -52,76 +52,15 @@ impl Memcached {
         started
     }
 
-    pub(crate) fn store(&self) -> String {
-        store(self.address, "")
-    }
-
-    /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait long enough on a busy
-    /// machine.
-    pub(crate) fn store_with(&self, more: &str) -> String {
-        store(self.address, more)
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Starts it again, empty, at the same address.
-    pub(crate) fn restart(&mut self) {
-        self.child = Process(spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap());
-        self.wait();
-    }
-
     fn wait(&self) {
         until("memcached is there", Duration::from_secs(10), || TcpStream::connect(self.address).is_ok());
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        process::signal(&self.child, signal);
-    }
-
-    /// How often something was counted in it.
-    pub(crate) fn increments(&self) -> u64 {
-        // The first count of a key is its creation.
-        self.stat("total_items") + self.stat("incr_hits")
-    }
-
-    /// The number of commands that read or write. Commands of the meta protocol count as their classic equivalents.
-    pub(crate) fn commands(&self) -> u64 {
-        ["cmd_get", "total_items", "incr_hits", "incr_misses", "decr_hits", "decr_misses"]
-            .map(|name| self.stat(name))
-            .iter()
-            .sum()
-    }
-
     /// A number from `stats`, such as `curr_items`.
-    pub(crate) fn stat(&self, name: &str) -> u64 {
+    fn stat(&self, name: &str) -> u64 {
         let lines = self.tell("stats\r\n", "END");
         let line = lines.iter().find(|line| line.starts_with(&format!("STAT {name} "))).unwrap();
         line.split(' ').nth(2).unwrap().parse().unwrap()
-    }
-
-    /// Open connections, without the one that asks for this.
-    pub(crate) fn connections(&self) -> u64 {
-        self.stat("curr_connections") - 1
-    }
-
-    pub(crate) fn counted(&self) -> u64 {
-        self.counters().values().sum()
-    }
-
-    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
-        self.list();
-        let lines = self.tell_of_counters("mg", "k v");
-        // The name is in the line before the value.
-        let pairs = lines.iter().zip(lines.iter().skip(1));
-        let counter = |(line, value): (&String, &String)| {
-            let name = line.strip_prefix("VA ")?.split(" k").nth(1)?.trim_end();
-            // Spaces fill up a longer previous number.
-            Some((name.to_owned(), value.trim_end().parse().ok()?))
-        };
-        pairs.filter_map(counter).collect()
     }
 
     fn list(&self) {
@@ -145,22 +84,6 @@ impl Memcached {
         self.tell(&commands.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN")
     }
 
-    /// Fills it with other items until all known counters are gone.
-    pub(crate) fn evict(&self) {
-        let mut round = 0;
-        until("all counters are evicted", Duration::from_secs(20), || {
-            round += 1;
-            // Items of every size that a counter may have, because each size has its own part of the cache.
-            let sets = (0..16_000).map(|at| {
-                let length = at % 8 * 15 + 1;
-                format!("set other:{round}:{at} 0 0 {length} noreply\r\n{}\r\n", "x".repeat(length))
-            });
-            self.tell(&sets.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
-            // This question is no use of the counters, which would keep them.
-            self.tell_of_counters("me", "").iter().all(|line| line == "EN")
-        });
-    }
-
     /// Sends commands and reads the lines of their answers, until one that is `last`.
     pub(crate) fn tell(&self, commands: &str, last: &str) -> Vec<String> {
         let mut lines = self.lines_until(commands, |line| line == last);
@@ -182,21 +105,79 @@ impl Memcached {
     }
 }
 
-/// Runs the test with each store, given the `[store]` section.
-pub(crate) fn every_store(test: impl Fn(&str)) {
-    test("[store]\ntype = \"memory\"\n");
-    let memcached = Memcached::start();
-    // With "reject" a request that memcached did not count shows.
-    test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
-    assert!(memcached.stat("cmd_get") > 0, "memcached was never asked");
-    let valkey = Valkey::start();
-    test(&valkey.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
-    assert!(valkey.stat("keyspace_misses") > 0, "Valkey was never asked");
-}
+impl Control for Memcached {
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
 
-fn store(address: SocketAddr, more: &str) -> String {
-    let timeout = if more.contains("timeout") { "" } else { "timeout = \"5s\"" };
-    format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\n{timeout}\n{more}\n")
+    fn restart(&mut self) {
+        self.child = Process(spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap());
+        self.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        process::signal(&self.child, signal);
+    }
+
+    fn items(&self) -> u64 {
+        self.stat("curr_items")
+    }
+
+    fn commands(&self) -> u64 {
+        ["cmd_get", "total_items", "incr_hits", "incr_misses", "decr_hits", "decr_misses"]
+            .map(|name| self.stat(name))
+            .iter()
+            .sum()
+    }
+
+    fn lookups(&self) -> u64 {
+        self.stat("cmd_get")
+    }
+
+    fn connections(&self) -> u64 {
+        self.stat("curr_connections") - 1
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        self.list();
+        let lines = self.tell_of_counters("mg", "k v");
+        // The name is in the line before the value.
+        let pairs = lines.iter().zip(lines.iter().skip(1));
+        let counter = |(line, value): (&String, &String)| {
+            let name = line.strip_prefix("VA ")?.split(" k").nth(1)?.trim_end();
+            // Spaces fill up a longer previous number.
+            Some((name.to_owned(), value.trim_end().parse().ok()?))
+        };
+        pairs.filter_map(counter).collect()
+    }
+
+    fn evict(&self) {
+        let mut round = 0;
+        until("all counters are evicted", Duration::from_secs(20), || {
+            round += 1;
+            // Items of every size that a counter may have, because each size has its own part of the cache.
+            let sets = (0..16_000).map(|at| {
+                let length = at % 8 * 15 + 1;
+                format!("set other:{round}:{at} 0 0 {length} noreply\r\n{}\r\n", "x".repeat(length))
+            });
+            self.tell(&sets.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
+            // This question is no use of the counters, which would keep them.
+            self.tell_of_counters("me", "").iter().all(|line| line == "EN")
+        });
+    }
+
+    fn flush(&self) {
+        self.tell("flush_all\r\n", "OK");
+    }
+
+    fn set(&self, name: &str, text: &str) {
+        self.tell(&format!("set {name} 0 0 {}\r\n{text}\r\n", text.len()), "STORED");
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        self.tell(&format!("get {name}\r\n"), "END").into_iter().nth(1)
+    }
 }
 
 fn spawn(host: &str, port: &str, options: &[&str]) -> Command {

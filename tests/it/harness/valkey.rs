@@ -1,9 +1,9 @@
 //! A real Valkey or Redis that can be killed, stopped and started again on the same port.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs};
 
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::clock::until;
 use super::process::{self, Process};
+use super::server::{Control, Software};
 use super::upstream::reserved_port;
 
 /// For a start on a busy machine.
@@ -44,6 +45,15 @@ impl Valkey {
         started
     }
 
+    /// At this address, which nobody else may listen on.
+    pub(crate) fn start_at(address: SocketAddr) -> Self {
+        let (held, _) = reserved_port();
+        let folder = tempfile::tempdir().unwrap();
+        let started = Self { child: spawn(address, &folder, &[]), options: Vec::new(), folder, address, _held: held };
+        started.wait();
+        started
+    }
+
     /// A sentinel that watches the primary of this name. Two must miss it before another server takes its place.
     pub(crate) fn sentinel(name: &str, primary: SocketAddr) -> Self {
         let (held, address) = reserved_port();
@@ -59,12 +69,10 @@ impl Valkey {
         // The sentinel writes into it what it learns.
         let file = folder.path().join("sentinel.conf");
         fs::write(&file, text).unwrap();
-        let start = |program: &str| {
-            let mut command = Command::new(program);
-            command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn()
-        };
-        let started = Self { child: run(start), options: Vec::new(), folder, address, _held: held };
+        let mut command = Command::new(program(false));
+        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started =
+            Self { child: Process(command.spawn().unwrap()), options: Vec::new(), folder, address, _held: held };
         started.wait();
         started
     }
@@ -72,39 +80,15 @@ impl Valkey {
     /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait long enough on a busy
     /// machine.
     pub(crate) fn store_with(&self, more: &str) -> String {
-        let timeout = if more.contains("timeout") { "" } else { "timeout = \"5s\"" };
-        format!("[store]\ntype = \"valkey\"\nservers = [\"{}\"]\n{timeout}\n{more}\n", self.address)
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Starts it again, empty, at the same address.
-    pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.address, &self.folder, &self.options);
-        self.wait();
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        process::signal(&self.child, signal);
+        Software::Valkey.store(&[self.address], more)
     }
 
     fn wait(&self) {
         until("the server is there", PATIENCE, || TcpStream::connect(self.address).is_ok());
     }
 
-    /// The texts and numbers of the answer, one after the other; an error begins with `-`.
     pub(crate) fn ask(&self, words: &[&str]) -> Vec<String> {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-        let command = format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>());
-        stream.write_all(command.as_bytes()).unwrap();
-        let mut texts = Vec::new();
-        read(&mut BufReader::new(&stream), &mut texts);
-        texts
+        ask(self.address, words)
     }
 
     /// A number from `INFO`, such as `evicted_keys`.
@@ -114,58 +98,185 @@ impl Valkey {
         line.trim().parse().unwrap()
     }
 
-    /// The counts in it, without those of values.
-    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
-        let count = |name: String| {
-            let value = self.ask(&["GET", &name]);
-            Some((name, value.first()?.split(' ').next()?.parse().ok()?))
-        };
-        self.ask(&["KEYS", "*{*"]).into_iter().filter_map(count).collect()
+    /// How often these commands were executed, also in scripts.
+    fn calls<const COMMANDS: usize>(&self, commands: [&str; COMMANDS]) -> [u64; COMMANDS] {
+        let told = self.ask(&["INFO", "commandstats"]).remove(0);
+        commands.map(|command| {
+            let line = told.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+        })
     }
 
-    pub(crate) fn counted(&self) -> u64 {
-        self.counters().values().sum()
+    /// The names of what gateways keep in it, except notes.
+    fn names(&self) -> Vec<String> {
+        self.ask(&["KEYS", "*{*"])
     }
 }
 
-fn read(from: &mut impl BufRead, texts: &mut Vec<String>) {
+impl Control for Valkey {
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.child = spawn(self.address, &self.folder, &self.options);
+        self.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        process::signal(&self.child, signal);
+    }
+
+    /// Scripts and reads, without one of each in each greeting.
+    fn commands(&self) -> u64 {
+        let [scripts, reads, greetings] = self.calls(["evalsha", "mget", "hello"]);
+        scripts + reads - 2 * greetings
+    }
+
+    fn lookups(&self) -> u64 {
+        // Two scripts of each greeting have one, too.
+        let [reads, greetings] = self.calls(["get", "hello"]);
+        reads - 2 * greetings
+    }
+
+    fn items(&self) -> u64 {
+        self.ask(&["DBSIZE"])[0].parse().unwrap()
+    }
+
+    fn connections(&self) -> u64 {
+        self.stat("connected_clients") - 1
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let count = |name: String| {
+            // One that ends meanwhile is nothing.
+            let value = self.ask(&["GET", &name]);
+            Some((name, value.first()?.split(' ').next()?.parse().ok()?))
+        };
+        self.names().into_iter().filter_map(count).collect()
+    }
+
+    fn evict(&self) {
+        let most = (self.stat("used_memory") + (1 << 20)).to_string();
+        let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+        assert_eq!([self.ask(&policy), self.ask(&["CONFIG", "SET", "maxmemory", &most])].concat(), ["OK", "OK"]);
+        let (text, mut number) = ("x".repeat(10_000), 0);
+        // What only lists the names is no use of the counters, which would keep them.
+        until("all counters are evicted", PATIENCE, || {
+            number += 1;
+            self.ask(&["SET", &format!("other:{number}"), &text]);
+            self.names().is_empty()
+        });
+        assert_eq!(self.ask(&["CONFIG", "SET", "maxmemory", "0"]), ["OK"]);
+    }
+
+    fn flush(&self) {
+        assert_eq!(self.ask(&["FLUSHALL"]), ["OK"]);
+    }
+
+    fn set(&self, name: &str, text: &str) {
+        assert_eq!(self.ask(&["SET", name, text]), ["OK"]);
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        self.ask(&["GET", name]).pop()
+    }
+}
+
+/// The texts and numbers of the answer, one after the other; an error begins with `-`. Asks again if the connection is reset: a
+/// replica resets all when it becomes the primary.
+pub(crate) fn ask(address: SocketAddr, words: &[&str]) -> Vec<String> {
+    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    let command = format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>());
+    let attempt = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(command.as_bytes())?;
+        let mut texts = Vec::new();
+        read(&mut BufReader::new(&stream), &mut texts).map(|()| texts)
+    };
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            answered => return answered.unwrap(),
+        }
+    }
+}
+
+fn read(from: &mut impl BufRead, texts: &mut Vec<String>) -> io::Result<()> {
     let mut line = String::new();
-    from.read_line(&mut line).unwrap();
+    if from.read_line(&mut line)? == 0 {
+        return Err(ErrorKind::ConnectionReset.into());
+    }
     let line = line.trim_end();
     match (&line[..1], line[1..].parse::<usize>()) {
         ("$" | "*", Err(_)) => {}
-        ("*", Ok(count)) => (0..count).for_each(|_| read(from, texts)),
+        ("*", Ok(count)) => {
+            for _ in 0..count {
+                let before = texts.len();
+                read(from, texts)?;
+                // Nothing is an empty text here.
+                texts.resize(texts.len().max(before + 1), String::new());
+            }
+        }
         ("$", Ok(length)) => {
             let mut text = vec![0; length + 2];
-            from.read_exact(&mut text).unwrap();
+            from.read_exact(&mut text)?;
             texts.push(String::from_utf8_lossy(&text[..length]).into_owned());
         }
         ("-", _) => texts.push(line.to_owned()),
         _ => texts.push(line[1..].to_owned()),
     }
+    Ok(())
 }
 
 fn spawn(address: SocketAddr, folder: &TempDir, options: &[String]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let start = |program: &str| {
-        let mut command = Command::new(program);
-        command.args(["--bind", &host, "--port", &port, "--save", "", "--dir"]).arg(folder.path());
-        command.args(options.iter().map(|option| option.replace("PORT", &port)));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-    };
-    // Not every build has TLS.
-    match options.iter().any(|option| option == "--tls-port") {
-        true => Process(start("redis-server").expect(INSTALL)),
-        false => run(start),
-    }
+    let is_tls = options.iter().any(|option| option == "--tls-port");
+    let mut command = Command::new("sh");
+    // A file that must not grow is then an error instead of the end.
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", &program(is_tls)]);
+    command.args(["--bind", &host, "--port", &port, "--save", "", "--enable-debug-command", "yes"]);
+    command.arg("--dir").arg(folder.path()).args(options.iter().map(|option| option.replace("PORT", &port)));
+    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-const INSTALL: &str = "install Valkey or Redis (the package redis-server), or run scripts/test, which does";
+/// What to start.
+fn program(is_tls: bool) -> String {
+    let is_there = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    // Not every build has TLS.
+    let own = env::var("VALKEY_SERVER").ok().filter(|_| !is_tls);
+    let installed = if is_tls { &["redis-server"][..] } else { &["valkey-server", "redis-server"] };
+    own.or_else(|| installed.iter().copied().find(is_there).map(str::to_owned))
+        .expect("install Valkey or Redis (the package redis-server), or run scripts/test, which does")
+}
 
-fn run(start: impl Fn(&str) -> io::Result<Child>) -> Process {
-    let child = match env::var("VALKEY_SERVER") {
-        Ok(program) => start(&program),
-        Err(_) => start("valkey-server").or_else(|_| start("redis-server")),
+/// Takes the commands that are complete from what a client has sent.
+pub(crate) fn cut_commands(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
+    let mut commands = Vec::new();
+    while let Some((command, length)) = first_command(sent) {
+        sent.drain(..length);
+        commands.push(command);
+    }
+    commands
+}
+
+/// With its length in bytes.
+fn first_command(sent: &[u8]) -> Option<(Vec<String>, usize)> {
+    let mut at = 0;
+    let number = |kind: u8, at: &mut usize| {
+        let end = *at + sent[*at..].iter().position(|byte| *byte == b'\n')?;
+        assert_eq!(sent[*at], kind);
+        let number: usize = str::from_utf8(&sent[*at + 1..end - 1]).unwrap().parse().unwrap();
+        *at = end + 1;
+        Some(number)
     };
-    Process(child.expect(INSTALL))
+    let mut words = Vec::new();
+    for _ in 0..number(b'*', &mut at)? {
+        let length = number(b'$', &mut at)?;
+        words.push(String::from_utf8_lossy(sent.get(at..at + length + 2)?.split_at(length).0).into_owned());
+        at += length + 2;
+    }
+    Some((words, at))
 }

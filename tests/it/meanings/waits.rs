@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::plans::{Plans, field};
-use crate::harness::{Client, Collector, Fault, Gateway, Memcached, Mode, Upstream, Wire, limited, reply, until};
+use crate::harness::{Client, Collector, Fault, Gateway, Mode, Software, Upstream, Wire, limited, reply, until};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = {}\n";
@@ -209,7 +209,7 @@ fn health_timeout() {
 }
 
 fn store_timeout() {
-    let memcached = Memcached::start();
+    let memcached = Software::Memcached.start();
     let fault = Fault::start(memcached.address, Mode::Pass);
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\non_error = \"reject\"\n", fault.address);
     let gateway = Gateway::with_server("workers = 1", &(store + &limited("header:x-api-key", "9/d", "")));

@@ -62,7 +62,6 @@ fn pass(world: &mut World, micros: u64) {
     world.run(&Step::Tick(micros));
 }
 
-#[test]
 fn a_key_that_is_not_banned_costs_no_exchange_and_nothing_is_stored() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
         let banning = Banning::new(kind, 100);
@@ -85,7 +84,6 @@ fn a_key_that_is_not_banned_costs_no_exchange_and_nothing_is_stored() {
     }
 }
 
-#[test]
 fn all_gateways_know_of_a_ban_within_a_second() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
         let banning = Banning::new(kind, 100);
@@ -107,7 +105,6 @@ fn all_gateways_know_of_a_ban_within_a_second() {
     }
 }
 
-#[test]
 fn of_two_gateways_one_begins_a_ban() {
     let banning = Banning::new(0, 5);
     let mut world = banning.world(2, LOCAL);
@@ -118,7 +115,6 @@ fn of_two_gateways_one_begins_a_ban() {
     assert!(waits.iter().all(|wait| (599 * SECOND..=600 * SECOND).contains(wait)), "{waits:?}");
 }
 
-#[test]
 fn a_flood_of_a_banned_key_is_refused_without_an_exchange() {
     let banning = Banning::new(0, 5);
     let mut world = banning.world(2, LOCAL);
@@ -133,7 +129,6 @@ fn a_flood_of_a_banned_key_is_refused_without_an_exchange() {
     assert_eq!(decide(&mut world, 1, banning.request(1)), (false, 0));
 }
 
-#[test]
 fn a_refusal_by_the_rates_does_not_hide_a_ban_for_long() {
     let banning = Banning::new(0, 5);
     let mut world = banning.world(2, LOCAL);
@@ -154,7 +149,6 @@ fn a_refusal_by_the_rates_does_not_hide_a_ban_for_long() {
     assert_eq!(refusing(&mut world), (true, 0));
 }
 
-#[test]
 fn a_busy_key_stays_leased() {
     for how in [LOCAL, STRICT] {
         let banning = Banning::new(0, PLENTY / 2);
@@ -169,7 +163,6 @@ fn a_busy_key_stays_leased() {
     }
 }
 
-#[test]
 fn a_burst_is_exact_while_bans_are_read() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
         let banning = Banning::new(kind, 20);
@@ -183,7 +176,6 @@ fn a_burst_is_exact_while_bans_are_read() {
     }
 }
 
-#[test]
 fn bans_go_on_while_the_server_is_away_and_are_told_afterwards() {
     let banning = Banning::new(0, 5);
     let mut world = banning.world(2, LOCAL);
@@ -201,7 +193,6 @@ fn bans_go_on_while_the_server_is_away_and_are_told_afterwards() {
     assert!((590 * SECOND..=595 * SECOND).contains(&wait), "it lasts since it began: {wait}");
 }
 
-#[test]
 fn a_server_that_has_lost_a_ban_is_told_again() {
     let banning = Banning::new(0, 5);
     let mut world = banning.world(2, LOCAL);
@@ -215,7 +206,6 @@ fn a_server_that_has_lost_a_ban_is_told_again() {
 }
 
 proptest! {
-    #[test]
     fn a_key_is_refused_while_it_is_banned_and_only_then(
         steps in prop::collection::vec((0..2usize, 0..5u8, prop_oneof![0..20_000u64, 0..1_500_000u64]), 1..40),
         strict in any::<bool>(),
@@ -252,4 +242,17 @@ proptest! {
         }
         world.settle();
     }
+}
+
+with_each_server! {
+    a_key_that_is_not_banned_costs_no_exchange_and_nothing_is_stored
+    all_gateways_know_of_a_ban_within_a_second
+    of_two_gateways_one_begins_a_ban
+    a_flood_of_a_banned_key_is_refused_without_an_exchange
+    a_refusal_by_the_rates_does_not_hide_a_ban_for_long
+    a_busy_key_stays_leased
+    a_burst_is_exact_while_bans_are_read
+    bans_go_on_while_the_server_is_away_and_are_told_afterwards
+    a_server_that_has_lost_a_ban_is_told_again
+    a_key_is_refused_while_it_is_banned_and_only_then
 }

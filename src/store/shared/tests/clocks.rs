@@ -50,7 +50,6 @@ fn most((kind, quota): (usize, u64), time: u64) -> u64 {
     of_one + 1
 }
 
-#[test]
 fn two_gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
     for mode in [LOCAL, STRICT] {
         for kind in 0..KINDS {
@@ -72,7 +71,6 @@ fn two_gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
     }
 }
 
-#[test]
 fn a_clock_that_is_set_back_stops_nobody_for_longer_than_a_window_and_lets_nobody_through_twice() {
     for mode in [LOCAL, STRICT] {
         for kind in (0..KINDS).filter(|kind| *kind < 6) {
@@ -112,7 +110,6 @@ proptest! {
 
     /// Gateways that take turns admit together what one would in a time that is longer by the difference of their clocks. A
     /// state that nobody has changed for a window and five seconds is gone, and the next begins by another clock.
-    #[test]
     fn clocks_that_differ_cost_no_more_than_the_difference(
         kind in 0..KINDS,
         behind in prop_oneof![0..2 * SECOND, 0..20 * SECOND],
@@ -134,7 +131,6 @@ proptest! {
     }
 }
 
-#[test]
 fn a_decision_that_waits_for_seconds_is_no_clock_that_is_set_back() {
     for mode in [LOCAL, STRICT] {
         for kind in [FIXED, 4, BUCKET] {
@@ -163,4 +159,11 @@ fn a_decision_that_waits_for_seconds_is_no_clock_that_is_set_back() {
             }
         }
     }
+}
+
+with_each_server! {
+    two_gateways_in_turns_keep_a_limit_whatever_their_clocks_say
+    a_clock_that_is_set_back_stops_nobody_for_longer_than_a_window_and_lets_nobody_through_twice
+    clocks_that_differ_cost_no_more_than_the_difference
+    a_decision_that_waits_for_seconds_is_no_clock_that_is_set_back
 }

@@ -2,9 +2,12 @@
 
 use tokio::sync::oneshot;
 
+use super::world::config;
 use super::*;
 use crate::store::KeyUsage;
 use crate::store::shared::mailbox::{Inspection, Message, Task};
+use crate::store::shared::protocol::Lifetime;
+use crate::store::shared::protocol_of;
 
 #[derive(Debug)]
 pub(super) enum Inspected {
@@ -94,7 +97,6 @@ fn exchange(world: &mut World, gateway: usize) {
         .for_each(|step| world.run(step));
 }
 
-#[test]
 fn to_look_at_a_key_writes_nothing() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(2, kind, 3);
@@ -108,7 +110,6 @@ fn to_look_at_a_key_writes_nothing() {
     }
 }
 
-#[test]
 fn what_is_admitted_during_a_reset_is_counted_after_it() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(1, kind, 5);
@@ -123,7 +124,6 @@ fn what_is_admitted_during_a_reset_is_counted_after_it() {
     }
 }
 
-#[test]
 fn who_resets_a_key_is_told_that_the_connection_broke() {
     for (kind, executed) in (0..KINDS).flat_map(|kind| [(kind, 0), (kind, 1)]) {
         let (mut world, ask) = charged(2, kind, 3);
@@ -140,7 +140,6 @@ fn who_resets_a_key_is_told_that_the_connection_broke() {
     }
 }
 
-#[test]
 fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(2, kind, 3);
@@ -159,7 +158,6 @@ fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
     }
 }
 
-#[test]
 fn who_looks_at_a_key_of_which_something_is_only_pending_is_told_when_its_server_goes_away() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(1, kind, 5);
@@ -170,7 +168,6 @@ fn who_looks_at_a_key_of_which_something_is_only_pending_is_told_when_its_server
     }
 }
 
-#[test]
 fn a_reset_that_fails_is_told_and_can_be_repeated() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(1, kind, 3);
@@ -186,7 +183,6 @@ fn a_reset_that_fails_is_told_and_can_be_repeated() {
     }
 }
 
-#[test]
 fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
     for kind in [0, 6, 7] {
         let (mut world, ask) = charged(2, kind, 3);
@@ -205,7 +201,6 @@ fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
     }
 }
 
-#[test]
 fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
     for kind in [0, 1, 2] {
         let (mut world, ask) = charged(2, kind, 3);
@@ -220,7 +215,11 @@ fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
         counters.reverse();
         for (counter, most) in counters.iter().zip([6, 0]) {
             let now = world.now;
-            world.models[0].execute(format!("ms {counter} 1 T300 F1900000000 q O0\r\n0\r\n").as_bytes(), now);
+            let (mut commands, mut out) = (protocol_of(&config(1, OnError::Local, false)).commands(), Vec::new());
+            let name = |out: &mut Vec<u8>| out.extend_from_slice(counter.as_bytes());
+            commands.store_count(&name, 0, Lifetime { seconds: 300, from: now.seconds_up() }, 1_900_000_000);
+            commands.finish(&mut out);
+            world.models[0].execute(&out, now);
             // A gateway that reads it now must not rely on what is reset a moment later.
             for _ in 0..2 {
                 assert!(shown(&mut world, 1, &ask) <= most, "{kind}");
@@ -229,7 +228,6 @@ fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
     }
 }
 
-#[test]
 fn a_provisional_charge_from_before_the_reset_is_rejected_if_another_was_first() {
     for kind in 0..KINDS {
         let limit = limit(kind, 1);
@@ -245,7 +243,6 @@ fn a_provisional_charge_from_before_the_reset_is_rejected_if_another_was_first()
     }
 }
 
-#[test]
 fn a_reset_leaves_nothing_to_carry_over() {
     for (kind, next) in (0..KINDS).flat_map(|kind| (0..KINDS).map(move |next| (kind, next))).filter(|(a, b)| a != b) {
         let (mut world, _) = charged(3, kind, 3);
@@ -265,8 +262,7 @@ fn a_reset_leaves_nothing_to_carry_over() {
     }
 }
 
-#[test]
-fn a_key_is_reset_again_after_a_restart_of_memcached() {
+fn a_key_is_reset_again_after_a_restart_of_a_server() {
     let limit = limit(6, 3);
     let keys = keys(1, &limit);
     let mut world = World::new(2, 1, (OnError::Local, false), each_and_all(&limit, &keys));
@@ -277,14 +273,13 @@ fn a_key_is_reset_again_after_a_restart_of_memcached() {
     world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
     world.settle();
     write_all(&mut world, &ask);
-    // The number of the second reset must be higher than that of the first one, which Memcached has forgotten.
+    // The number of the second reset must be higher than that of the first one, which the server has forgotten.
     world.run(&Step::Tick(1_000_000));
     reset(&mut world, 1, &ask);
     assert_eq!([0, 1].map(|gateway| shown(&mut world, gateway, &ask)), [0; 2]);
 }
 
 /// Two gateways reset a key at the same time, and the one with the lower number writes last.
-#[test]
 fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
     // With `strict`, a limit with one counter learns only the count, not the number, until somebody has to be refused.
     let is_told = |(kind, strict): &(usize, bool)| !(*strict && *kind == 6);
@@ -308,7 +303,6 @@ fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
 
 proptest! {
     /// Whatever went on before, nothing is left of a reset key, and all gateways together admit its quota.
-    #[test]
     fn a_key_that_is_reset_begins_anew_at_every_gateway(
         steps in schedule(inspected(passing(settling(lossy()))), 150),
         (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
@@ -337,7 +331,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn what_was_reserved_before_a_reset_is_given_back_to_nobody(
         steps in schedule(inspected(settling(lossy())), 150),
         (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 3..30_u64),
@@ -348,7 +341,7 @@ proptest! {
         let mut world = World::new(gateways, servers, (OnError::Local, strict), each_and_all(&limit, &keys));
         steps.iter().for_each(|step| world.run(step));
         world.settle();
-        // After a restart of Memcached, a reset in the same second would have a number that some gateway knows.
+        // After a restart of a server, a reset in the same second would have a number that some gateway knows.
         world.run(&Step::Tick(1_000_000));
         let asks: Vec<_> = keys.iter().map(|key| ask(&limit, *key)).collect();
         for ask in &asks {
@@ -369,7 +362,6 @@ proptest! {
     }
 
     /// Each reset admits the quota once more, besides what is given back before the reset is known.
-    #[test]
     fn no_gateway_admits_more_than_a_quota_for_each_reset(
         steps in schedule(inspected(lossy()), 150),
         (gateways, servers, quota) in (1..4_usize, 1..3_usize, 1..10_u64),
@@ -379,4 +371,22 @@ proptest! {
         let most = quota * (resets + 1) + 3 * resets * (gateways as u64 - 1);
         prop_assert!(most_at_one_gateway((gateways, servers, kind, quota), &steps) <= most);
     }
+}
+
+with_each_server! {
+    to_look_at_a_key_writes_nothing
+    what_is_admitted_during_a_reset_is_counted_after_it
+    who_resets_a_key_is_told_that_the_connection_broke
+    a_key_whose_server_is_away_is_neither_shown_nor_reset
+    who_looks_at_a_key_of_which_something_is_only_pending_is_told_when_its_server_goes_away
+    a_reset_that_fails_is_told_and_can_be_repeated
+    a_gateway_whose_clock_is_behind_resets_a_key_as_well
+    who_sees_one_counter_reset_before_the_others_sees_those_later
+    a_provisional_charge_from_before_the_reset_is_rejected_if_another_was_first
+    a_reset_leaves_nothing_to_carry_over
+    a_key_is_reset_again_after_a_restart_of_a_server
+    a_reset_with_a_lower_number_that_comes_last_is_seen_as_well
+    a_key_that_is_reset_begins_anew_at_every_gateway
+    what_was_reserved_before_a_reset_is_given_back_to_nobody
+    no_gateway_admits_more_than_a_quota_for_each_reset
 }

@@ -34,7 +34,6 @@ fn busy(world: &mut World, gateway: usize) {
     (0..2).flat_map(|_| exchange(gateway)).for_each(|step| world.run(&step));
 }
 
-#[test]
 fn a_busy_key_is_decided_without_an_exchange_and_the_rest_is_given_back() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| LEASED.map(|kind| (how, kind))) {
         let (mut world, key) = world(1, how, &limit(kind, PLENTY / 2));
@@ -52,7 +51,6 @@ fn a_busy_key_is_decided_without_an_exchange_and_the_rest_is_given_back() {
     }
 }
 
-#[test]
 fn what_is_leased_and_not_spent_makes_a_limit_no_fuller() {
     for how in [LOCAL, STRICT] {
         let (mut world, _) = world(1, how, &limit(0, PLENTY / 2));
@@ -73,7 +71,6 @@ fn what_is_leased_and_not_spent_makes_a_limit_no_fuller() {
     }
 }
 
-#[test]
 fn a_lease_ends_in_time_and_with_its_bucket() {
     for how in [LOCAL, STRICT] {
         for pause in [LEASE, Duration::from_secs(61)] {
@@ -90,7 +87,6 @@ fn a_lease_ends_in_time_and_with_its_bucket() {
     }
 }
 
-#[test]
 fn the_rest_is_given_back_at_the_time_of_the_last_request() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| LEASED.map(|kind| (how, kind))) {
         let (mut world, key) = world(1, how, &limit(kind, PLENTY / 2));
@@ -104,7 +100,6 @@ fn the_rest_is_given_back_at_the_time_of_the_last_request() {
     }
 }
 
-#[test]
 fn a_server_that_is_far_away_gives_no_leases() {
     for (round_trip, decided) in [(FAR / 2, 1), (FAR, 0)] {
         let (mut world, _) = world(1, STRICT, &limit(0, PLENTY / 2));
@@ -122,7 +117,6 @@ fn a_server_that_is_far_away_gives_no_leases() {
     }
 }
 
-#[test]
 fn a_key_that_is_reset_has_no_lease() {
     for how in [LOCAL, STRICT] {
         let (mut world, key) = world(2, how, &limit(0, PLENTY / 2));
@@ -137,7 +131,6 @@ fn a_key_that_is_reset_has_no_lease() {
     }
 }
 
-#[test]
 fn a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly() {
     let limit = limit(0, PLENTY / 2);
     let (mut world, key) = world(1, LOCAL, &limit);
@@ -170,7 +163,6 @@ fn a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly() 
     world.settle();
 }
 
-#[test]
 fn an_override_concerns_the_lease_and_the_requests_of_its_key_alone() {
     for how in [LOCAL, STRICT] {
         let ways = [0, 1].map(|kind| limit(kind, PLENTY / 2));
@@ -198,7 +190,6 @@ fn an_override_concerns_the_lease_and_the_requests_of_its_key_alone() {
     }
 }
 
-#[test]
 fn nobody_waits_for_a_reload_because_a_key_is_leased() {
     for how in [LOCAL, STRICT] {
         for is_answered in [true, false] {
@@ -228,7 +219,6 @@ fn nobody_waits_for_a_reload_because_a_key_is_leased() {
 proptest! {
     /// Reloads forget no admission, and give back leases that are not being asked for then. All limits have a rate per
     /// minute.
-    #[test]
     fn what_is_leased_does_not_stay_charged_after_reloads(
         steps in schedule(reloading(reliable()), 200),
         (quota, strict, late) in (2000..9000_u64, any::<bool>(), 0..3_usize),
@@ -265,7 +255,6 @@ proptest! {
         prop_assert!((admitted..=admitted + most).contains(&shown), "{shown} of {admitted}");
     }
 
-    #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 300),
         (gateways, servers, quota) in (2..4_usize, 1..3_usize, 500..4000_u64),
@@ -274,7 +263,6 @@ proptest! {
         strictly_leased((gateways, servers, kind, quota), &costly(&steps), most_leased(&limit(kind, quota)))?;
     }
 
-    #[test]
     fn nothing_is_charged_for_ever_that_was_not_admitted(
         steps in schedule(prop_oneof![19 => reliable(), 1 => (0..9_000_u64).prop_map(Step::Tick)].boxed(), 300),
         (gateways, quota, strict) in (1..4_usize, 500..4000_u64, any::<bool>()),
@@ -287,7 +275,6 @@ proptest! {
         prop_assert_eq!(counted(&mut world, kind, key), admitted(&world.decided, key));
     }
 
-    #[test]
     fn one_gateway_never_admits_too_much(
         steps in schedule(lossy(), 200),
         (quota, on_error, kind) in (500..4000_u64, failing(), prop::sample::select(LEASED.to_vec())),
@@ -297,4 +284,20 @@ proptest! {
         world.settle();
         prop_assert!(admitted(&world.decided, key) <= quota);
     }
+}
+
+with_each_server! {
+    a_busy_key_is_decided_without_an_exchange_and_the_rest_is_given_back
+    what_is_leased_and_not_spent_makes_a_limit_no_fuller
+    a_lease_ends_in_time_and_with_its_bucket
+    the_rest_is_given_back_at_the_time_of_the_last_request
+    a_server_that_is_far_away_gives_no_leases
+    a_key_that_is_reset_has_no_lease
+    a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly
+    an_override_concerns_the_lease_and_the_requests_of_its_key_alone
+    nobody_waits_for_a_reload_because_a_key_is_leased
+    what_is_leased_does_not_stay_charged_after_reloads
+    strict_gateways_never_admit_too_much
+    nothing_is_charged_for_ever_that_was_not_admitted
+    one_gateway_never_admits_too_much
 }

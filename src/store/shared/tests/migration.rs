@@ -87,7 +87,7 @@ fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
     (0..times).filter(passes).count()
 }
 
-/// Whether one request passes at a second gateway, which starts now with the second way and knows what Memcached has.
+/// Whether one request passes at a second gateway, which starts now with the second way and knows what the server has.
 fn pass_at_another(world: &mut World, how: (OnError, bool)) -> usize {
     world.join(how);
     world.gateways[1].way = 1;
@@ -98,7 +98,6 @@ fn named(ways: &[Arc<Limit>; 2]) -> String {
     format!("{:?} to {:?}", ways[0].rates(), ways[1].rates())
 }
 
-#[test]
 fn what_was_counted_goes_on_whatever_counts() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
         let what = named(&ways);
@@ -107,13 +106,12 @@ fn what_was_counted_goes_on_whatever_counts() {
             world.run(&Step::Tick(1_000));
             world.run(&Step::Reload(0, 1));
             assert_eq!(pass(&mut world, 0, 3), 2, "{what}");
-            // Memcached knows it as well.
+            // The server knows it as well.
             assert_eq!(pass_at_another(&mut world, how), 0, "{what}");
         }
     }
 }
 
-#[test]
 fn what_goes_on_takes_no_exchange_of_its_own() {
     for ways in pairs(9) {
         let mut world = world(1, STRICT, &ways);
@@ -123,14 +121,13 @@ fn what_goes_on_takes_no_exchange_of_its_own() {
         [ONE, Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
         assert_eq!(world.decided.len(), before + 1, "{}", named(&ways));
         assert!(!world.decided[before].admitted());
-        // Nothing was admitted since, but others learn of it from Memcached.
+        // Nothing was admitted since, but others learn of it from the server.
         world.settle();
         assert_eq!(pass_at_another(&mut world, STRICT), 0, "{}", named(&ways));
     }
 }
 
-#[test]
-fn what_memcached_has_yet_to_be_told_is_told_once() {
+fn what_the_server_has_yet_to_be_told_is_told_once() {
     // Both count the day in the same counter.
     let ways = [limit(6, 9), limit(7, 9)];
     let mut world = world(1, LOCAL, &ways);
@@ -147,7 +144,6 @@ fn what_memcached_has_yet_to_be_told_is_told_once() {
     assert_eq!([0, 1, 2].map(|gateway| pass(&mut world, gateway, 1)), [0; 3]);
 }
 
-#[test]
 fn what_both_gateways_know_counts_once() {
     for (ways, how, first) in
         pairs(9).flat_map(|ways| [(ways.clone(), LOCAL, 0), (ways.clone(), STRICT, 0), (ways, STRICT, 1)])
@@ -167,7 +163,6 @@ fn what_both_gateways_know_counts_once() {
     }
 }
 
-#[test]
 fn at_its_gateway_nobody_gets_more_by_a_reload_although_another_one_was_faster() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
         let what = named(&ways);
@@ -179,14 +174,13 @@ fn at_its_gateway_nobody_gets_more_by_a_reload_although_another_one_was_faster()
         let is_known = share_counters(&ways);
         let left = pass(&mut world, 0, 9);
         assert_eq!(left, if is_known { 2 } else { 3 }, "{what}");
-        // A state that is one value is raised in Memcached.
+        // A state that is one value is raised on the server.
         let is_told = is_known || ways[1].rates().iter().any(|rate| !rate.uses_counters());
         assert_eq!(pass(&mut world, 1, 9), if is_told { 0 } else { 5 }, "{what}");
         assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
     }
 }
 
-#[test]
 fn a_burst_that_waits_at_a_reload_is_counted_on_top() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
         let what = format!("{}, {how:?}", named(&ways));
@@ -212,7 +206,6 @@ fn a_burst_that_waits_at_a_reload_is_counted_on_top() {
     }
 }
 
-#[test]
 fn there_and_back_nothing_is_forgotten() {
     for ways in pairs(9) {
         let what = format!("{} and back", named(&ways));
@@ -226,7 +219,6 @@ fn there_and_back_nothing_is_forgotten() {
     }
 }
 
-#[test]
 fn a_key_that_is_used_after_several_reloads_has_its_count() {
     for quick in [false, true] {
         let ways = ways(9);
@@ -240,8 +232,7 @@ fn a_key_that_is_used_after_several_reloads_has_its_count() {
     }
 }
 
-#[test]
-fn a_reload_while_memcached_is_away_gives_no_second_helping() {
+fn a_reload_while_the_server_is_away_gives_no_second_helping() {
     for ways in pairs(9) {
         let what = named(&ways);
         let mut world = world(1, LOCAL, &ways);
@@ -253,13 +244,12 @@ fn a_reload_while_memcached_is_away_gives_no_second_helping() {
         (0..9).for_each(|_| world.run(&ONE));
         let count = world.decided[before..].iter().filter(|decided| decided.admitted()).count();
         assert_eq!(count, 3, "{what}");
-        // Memcached is back, and learns of all that.
+        // The server is back, and learns of all that.
         assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
         assert_eq!(pass_at_another(&mut world, LOCAL), 0, "{what}");
     }
 }
 
-#[test]
 fn what_was_reserved_before_stays_charged_once_the_key_is_used() {
     for ways in pairs(9).chain([of_the_same_days(9)]) {
         for (is_seen, mut world) in
@@ -285,7 +275,6 @@ fn what_was_reserved_before_stays_charged_once_the_key_is_used() {
     }
 }
 
-#[test]
 fn what_a_request_costs_in_addition_is_charged_after_a_reload() {
     for ways in pairs(9) {
         let mut world = world(1, LOCAL, &ways);
@@ -314,7 +303,6 @@ fn drained(world: &World, begun: Time, quota: u64) -> u64 {
 }
 
 proptest! {
-    #[test]
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),
         (quota, on_error, strict, settles) in (1..30_u64, failing(), any::<bool>(), any::<bool>()),
@@ -329,7 +317,6 @@ proptest! {
     }
 
     /// If a gateway reloads while nothing is in flight, as many pass as without the reload.
-    #[test]
     fn a_gateway_that_reloads_admits_all_there_is(
         steps in schedule(reloading(reliable()), 150),
         (quota, strict) in (1..30_u64, any::<bool>()),
@@ -353,7 +340,6 @@ proptest! {
     }
 
     /// Whoever reloads when, no gateway admits more than the quota, because it knows its own admissions.
-    #[test]
     fn no_gateway_that_reloads_admits_more_than_the_quota(
         steps in schedule(reloading(lasting(broken())), 200),
         (gateways, quota, on_error, strict, settles) in
@@ -373,8 +359,7 @@ proptest! {
     }
 }
 
-/// A request waits for Memcached while overrides of its key come and go.
-#[test]
+/// A request waits for the server while overrides of its key come and go.
 fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once() {
     let mut world = world(1, (OnError::Local, false), &limits(&[4, BUCKET], 3));
     world.overridden = Some(key());
@@ -385,10 +370,28 @@ fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once(
 }
 
 /// The first request after a reload came one second earlier: the new limit counts in seconds.
-#[test]
 fn who_comes_late_from_the_bucket_before_a_reload_forgets_nothing() {
     let mut world = world(1, (OnError::Local, false), &limits(&[8, 2], 2));
     let ask = |cost| Step::Ask { gateway: 0, what: 0, cost };
     let steps = [ask(2), Step::Tick(980_000), ask(3), Step::Tick(20_000), ask(2), Step::Reload(0, 1)];
     assert_eq!(run(&mut world, &steps), 2);
+}
+
+with_each_server! {
+    what_was_counted_goes_on_whatever_counts
+    what_goes_on_takes_no_exchange_of_its_own
+    what_the_server_has_yet_to_be_told_is_told_once
+    what_both_gateways_know_counts_once
+    at_its_gateway_nobody_gets_more_by_a_reload_although_another_one_was_faster
+    a_burst_that_waits_at_a_reload_is_counted_on_top
+    there_and_back_nothing_is_forgotten
+    a_key_that_is_used_after_several_reloads_has_its_count
+    a_reload_while_the_server_is_away_gives_no_second_helping
+    what_was_reserved_before_stays_charged_once_the_key_is_used
+    what_a_request_costs_in_addition_is_charged_after_a_reload
+    a_gateway_that_reloads_admits_no_more
+    a_gateway_that_reloads_admits_all_there_is
+    no_gateway_that_reloads_admits_more_than_the_quota
+    who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once
+    who_comes_late_from_the_bucket_before_a_reload_forgets_nothing
 }

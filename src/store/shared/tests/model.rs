@@ -9,7 +9,7 @@ use crate::store::shared::protocol::{Replies, Written};
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
 
 #[derive(Debug, Default)]
-pub(super) struct Model {
+pub(super) struct Memcached {
     items: BTreeMap<String, Item>,
     versions: u64,
     /// Which of the next commands fail; the lowest bit is the first.
@@ -25,15 +25,9 @@ struct Item {
     end: u64,
 }
 
-impl Model {
-    /// Loses everything, also its version numbers.
-    pub(super) fn restart(&mut self) {
-        *self = Self::default();
-    }
-
-    pub(super) fn evict(&mut self, number: usize) {
-        let name = self.items.keys().cycle().nth(number % self.items.len().max(1)).cloned();
-        name.into_iter().for_each(|name| drop(self.items.remove(&name)));
+impl Memcached {
+    pub(super) fn remove(&mut self, name: &str) {
+        self.items.remove(name);
     }
 
     pub(super) fn largest(&self) -> usize {

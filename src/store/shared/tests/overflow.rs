@@ -28,7 +28,7 @@ impl Setup {
     fn new((kind, quota): (usize, u64), (kind_of_pool, room): (usize, u64), servers: usize) -> Self {
         let (one, pool) = (limit(kind, quota), limit(kind_of_pool, room));
         let other = Fingerprint::of(b"the second limit");
-        let of_pool = Fingerprint::of(b"the pool").with(key_on(servers - 1, servers, &pool));
+        let of_pool = key_on_from(1000, servers - 1, servers, &pool);
         Self { keys: [key_on(0, servers, &one), other], limits: [one.clone(), one], pool, of_pool }
     }
 
@@ -77,7 +77,6 @@ fn counted_by(world: &mut World, (kind, quota): (usize, u64), key: Fingerprint) 
     PLENTY - reply.verdicts[0].1.remaining
 }
 
-#[test]
 fn a_burst_gets_the_limit_and_its_pool_by_every_way_to_count() {
     for (mode, gateways) in [(LOCAL, 1), (STRICT, 1), (STRICT, 3)] {
         for (kind, kind_of_pool) in (0..KINDS - 1).flat_map(|kind| [(kind, kind), (kind, 7 - kind)]) {
@@ -101,7 +100,6 @@ fn a_burst_gets_the_limit_and_its_pool_by_every_way_to_count() {
     }
 }
 
-#[test]
 fn two_full_limits_charge_their_pool_once_with_the_larger_cost() {
     for mode in [LOCAL, STRICT] {
         for kind in 0..KINDS {
@@ -122,7 +120,6 @@ fn two_full_limits_charge_their_pool_once_with_the_larger_cost() {
     }
 }
 
-#[test]
 fn a_pool_that_is_a_limit_of_the_request_is_charged_once() {
     for mode in [LOCAL, STRICT] {
         for kind in 0..KINDS {
@@ -139,7 +136,6 @@ fn a_pool_that_is_a_limit_of_the_request_is_charged_once() {
     }
 }
 
-#[test]
 fn who_comes_too_late_for_the_limit_gets_the_pool() {
     for kind in 0..KINDS {
         let setup = Setup::new((kind, 1), (kind, 5), 1);
@@ -157,7 +153,6 @@ fn who_comes_too_late_for_the_limit_gets_the_pool() {
     }
 }
 
-#[test]
 fn one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read() {
     for kind in 0..KINDS {
         let setup = Setup::new((kind, 1), (kind, 100), 1);
@@ -185,7 +180,6 @@ fn one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read() {
     }
 }
 
-#[test]
 fn a_flood_that_limit_and_pool_refuse_asks_nothing() {
     for mode in [LOCAL, STRICT] {
         for kind in 0..KINDS {
@@ -209,7 +203,6 @@ fn a_flood_that_limit_and_pool_refuse_asks_nothing() {
     }
 }
 
-#[test]
 fn a_pool_that_is_away_is_missed_only_where_it_is_needed() {
     for strict in [false, true] {
         let setup = Setup::new((0, 4), (0, 4), 2);
@@ -226,7 +219,6 @@ fn a_pool_that_is_away_is_missed_only_where_it_is_needed() {
     }
 }
 
-#[test]
 fn a_lease_is_spent_for_others_too() {
     let setup = Setup::new((0, 4), (0, PLENTY / 2), 1);
     let mut world = World::new(1, 1, STRICT, vec![setup.one()]);
@@ -246,7 +238,6 @@ fn kinds() -> impl Strategy<Value = ((usize, u64), (usize, u64))> {
 }
 
 proptest! {
-    #[test]
     fn one_gateway_with_a_pool_is_exact(
         steps in schedule(passing(broken()), 120),
         (own, pool) in kinds(),
@@ -276,7 +267,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn one_gateway_is_counted_exactly_on_limit_and_pool(
         steps in schedule(lossy(), 120),
         ((kind, quota), (kind_of_pool, room)) in kinds(),
@@ -299,7 +289,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn strict_gateways_never_admit_more_than_limit_and_pool(
         steps in schedule(lasting(broken()), 200),
         ((kind, quota), (kind_of_pool, room)) in kinds(),
@@ -325,7 +314,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn strict_gateways_admit_all_there_is_of_limit_and_pool(
         steps in schedule(reliable(), 200),
         (gateways, kind, quota) in (2..4_usize, 0..KINDS - 1, 1..12_u64),
@@ -347,7 +335,6 @@ proptest! {
         prop_assert_eq!(counted_by(&mut world, (kind_of_pool, room), setup.of_pool), pooled);
     }
 
-    #[test]
     fn nobody_waits_for_ever_for_a_pool(
         steps in schedule(settling(passing(lossy())), 150),
         ((kind, quota), (kind_of_pool, room)) in kinds(),
@@ -362,7 +349,6 @@ proptest! {
         prop_assert_eq!(world.decided.len(), steps.iter().filter(is_asked).count());
     }
 
-    #[test]
     fn what_is_reserved_is_given_back_where_it_was_charged(
         steps in schedule(settling(reliable()), 150),
         kinds in prop::sample::select(vec![(0, 0), (3, 4), (6, 0), (4, 3)]),
@@ -385,9 +371,26 @@ proptest! {
     }
 }
 
-#[test]
 fn a_demand_of_nothing_is_no_ask() {
     let setup = Setup::new((0, 1), (0, 1), 1);
     assert!(setup.one()[1].terms().is_idle() && setup.one()[1].demand() == Demand::default());
     assert!(!setup.with_pool()[1].terms().is_idle());
+}
+
+with_each_server! {
+    a_burst_gets_the_limit_and_its_pool_by_every_way_to_count
+    two_full_limits_charge_their_pool_once_with_the_larger_cost
+    a_pool_that_is_a_limit_of_the_request_is_charged_once
+    who_comes_too_late_for_the_limit_gets_the_pool
+    one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read
+    a_flood_that_limit_and_pool_refuse_asks_nothing
+    a_pool_that_is_away_is_missed_only_where_it_is_needed
+    a_lease_is_spent_for_others_too
+    one_gateway_with_a_pool_is_exact
+    one_gateway_is_counted_exactly_on_limit_and_pool
+    strict_gateways_never_admit_more_than_limit_and_pool
+    strict_gateways_admit_all_there_is_of_limit_and_pool
+    nobody_waits_for_ever_for_a_pool
+    what_is_reserved_is_given_back_where_it_was_charged
+    a_demand_of_nothing_is_no_ask
 }

@@ -46,7 +46,6 @@ fn in_doubt(kind: usize) -> u64 {
     u64::from(!is_only_whole(kind))
 }
 
-#[test]
 fn a_count_that_others_have_begun_anew_is_not_believed_where_counters_shrink() {
     let limit = limit(0, 5);
     let key = key_on(0, 1, &limit);
@@ -67,7 +66,6 @@ fn a_count_that_others_have_begun_anew_is_not_believed_where_counters_shrink() {
     assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of 4 of them, and 1 of one that could not");
 }
 
-#[test]
 fn what_is_in_doubt_is_not_given_back() {
     for kind in 0..KINDS {
         let limit = limit(kind, 5);
@@ -82,7 +80,6 @@ fn what_is_in_doubt_is_not_given_back() {
     }
 }
 
-#[test]
 fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() {
     for (kind, executed) in (0..KINDS).flat_map(|kind| [(kind, 0), (kind, 1)]) {
         let limit = limit(kind, 5);
@@ -91,7 +88,7 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
         let reserve = Step::Reserve { gateway: 0, what: 0, cost: 1 };
         write_one(&mut world, kind);
         world.run(&Step::Break(0, 0, executed));
-        // While Memcached is away, many requests turn out to cost nothing.
+        // While the server is away, many requests turn out to cost nothing.
         for _ in 0..20 {
             world.settle_one(0, 0);
             world.run(&reserve);
@@ -103,7 +100,6 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
     }
 }
 
-#[test]
 fn what_was_forgotten_before_it_was_counted_is_not_taken_from_others() {
     for kind in [0, 4] {
         let limit = limit(kind, 20);
@@ -124,7 +120,6 @@ fn what_was_forgotten_before_it_was_counted_is_not_taken_from_others() {
     }
 }
 
-#[test]
 fn what_was_counted_before_it_was_forgotten_is_given_back() {
     let limit = limit(0, 20);
     let key = key_on(0, 1, &limit);
@@ -138,7 +133,6 @@ fn what_was_counted_before_it_was_forgotten_is_given_back() {
     assert_eq!(counted(&mut world, 0, key), 0);
 }
 
-#[test]
 fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
         for lapses in [true, false] {
@@ -157,7 +151,6 @@ fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
     }
 }
 
-#[test]
 fn a_charge_whose_answer_is_lost_while_another_gateway_gives_back_is_counted_once_more_at_most() {
     for kind in (0..KINDS).filter(|kind| lasts(*kind)) {
         let limit = limit(kind, 1000);
@@ -184,7 +177,6 @@ fn a_charge_whose_answer_is_lost_while_another_gateway_gives_back_is_counted_onc
     }
 }
 
-#[test]
 fn what_was_admitted_too_late_is_not_taken_from_others() {
     let limit = limit(4, 2);
     let key = key_on(0, 1, &limit);
@@ -203,7 +195,6 @@ fn what_was_admitted_too_late_is_not_taken_from_others() {
 }
 
 proptest! {
-    #[test]
     fn nobody_waits_for_ever_where_costs_are_known_later(
         steps in schedule(passing(settling(lossy())), 150),
         (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
@@ -216,7 +207,6 @@ proptest! {
     }
 
     /// A gateway on its own never exceeds the room, counting what is open; in the end every counter has just the real costs.
-    #[test]
     fn one_gateway_settles_exactly(
         steps in schedule(settling(lossy()), 150),
         (servers, kind, quota, strict) in (1..3_usize, 0..KINDS, 1..30_u64, any::<bool>()),
@@ -242,7 +232,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn strict_gateways_settle_and_never_admit_too_much(
         steps in schedule(lasting(settling(broken())), 200),
         (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
@@ -273,7 +262,6 @@ proptest! {
 
     /// If answers are lost while others give back, a charge is counted at most once more for each lost answer, and what may
     /// never have arrived is not given back.
-    #[test]
     fn what_is_counted_twice_where_costs_are_known_later_is_bounded(
         steps in schedule(settling(broken()), 150),
         (gateways, servers) in (2..4_usize, 1..3_usize),
@@ -293,7 +281,6 @@ proptest! {
     }
 
     /// While nothing fails, no gateway counts any more what others give back, however their exchanges interleave.
-    #[test]
     fn what_gateways_give_back_is_counted_by_none(
         steps in schedule(settling(reliable()), 200),
         (gateways, servers, kind) in (2..4_usize, 1..3_usize, 0..KINDS),
@@ -331,7 +318,6 @@ fn every_way() -> impl Iterator<Item = ((OnError, bool), usize)> {
     [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind)))
 }
 
-#[test]
 fn requests_side_by_side_see_each_other_and_only_those_above_are_reserved() {
     for ((how, kind), side_by_side) in every_way().flat_map(|way| [(way, false), (way, true)]) {
         let limit = limit(kind, 10);
@@ -360,7 +346,6 @@ fn requests_side_by_side_see_each_other_and_only_those_above_are_reserved() {
     }
 }
 
-#[test]
 fn what_other_gateways_have_used_counts() {
     for (how, kind) in every_way() {
         let limit = limit(kind, 10);
@@ -376,7 +361,6 @@ fn what_other_gateways_have_used_counts() {
     }
 }
 
-#[test]
 fn all_that_a_held_request_is_charged_is_reserved() {
     let (full, other) = (limit(0, 10), Arc::new(Limit::new("other", limit(0, 20).rates())));
     // Cells are found by keys, which include the name of their limit, and by the way to count.
@@ -394,4 +378,23 @@ fn all_that_a_held_request_is_charged_is_reserved() {
         let reserved: Vec<_> = world.decided.iter().map(|decided| decided.reserved.len()).collect();
         assert_eq!(reserved, [0, 0, 2], "{how:?}");
     }
+}
+
+with_each_server! {
+    a_count_that_others_have_begun_anew_is_not_believed_where_counters_shrink
+    what_is_in_doubt_is_not_given_back
+    one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back
+    what_was_forgotten_before_it_was_counted_is_not_taken_from_others
+    what_was_counted_before_it_was_forgotten_is_given_back
+    what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer
+    a_charge_whose_answer_is_lost_while_another_gateway_gives_back_is_counted_once_more_at_most
+    what_was_admitted_too_late_is_not_taken_from_others
+    nobody_waits_for_ever_where_costs_are_known_later
+    one_gateway_settles_exactly
+    strict_gateways_settle_and_never_admit_too_much
+    what_is_counted_twice_where_costs_are_known_later_is_bounded
+    what_gateways_give_back_is_counted_by_none
+    requests_side_by_side_see_each_other_and_only_those_above_are_reserved
+    what_other_gateways_have_used_counts
+    all_that_a_held_request_is_charged_is_reserved
 }

@@ -22,7 +22,6 @@ fn two_gateways(kind: usize, steps: &[Step]) -> (World, Fingerprint) {
     (world, key)
 }
 
-#[test]
 fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
     for kind in 0..KINDS {
         let limit = limit(kind, 5);
@@ -36,7 +35,6 @@ fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
     }
 }
 
-#[test]
 fn a_state_is_given_back_to_once() {
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
     steps.extend(exchange(0, 0, 1));
@@ -49,7 +47,6 @@ fn a_state_is_given_back_to_once() {
     }
 }
 
-#[test]
 fn an_unacknowledged_counter_gets_no_provisional_charge() {
     let mut steps = vec![Step::Connect(0, 0), request(0, 0, 1), Step::Send(0, 0), Step::Break(0, 0, 0)];
     steps.extend([Step::Connect(0, 0), request(0, 0, 6)]);
@@ -59,7 +56,6 @@ fn an_unacknowledged_counter_gets_no_provisional_charge() {
     strictly((2, 1, 0, 7), &steps).unwrap();
 }
 
-#[test]
 fn a_provisional_charge_is_checked_again_in_a_new_bucket() {
     let mut steps =
         vec![Step::Connect(0, 0), Step::Connect(1, 0), Step::Tick(980_000), request(0, 0, 1), Step::Send(0, 0)];
@@ -69,7 +65,6 @@ fn a_provisional_charge_is_checked_again_in_a_new_bucket() {
     strictly((2, 1, 2, 1), &steps).unwrap();
 }
 
-#[test]
 fn what_a_server_that_went_away_cannot_confirm_is_not_admitted() {
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(0, 1), request(0, 2, 1)];
     steps.extend(exchange(0, 0, 1));
@@ -80,7 +75,6 @@ fn what_a_server_that_went_away_cannot_confirm_is_not_admitted() {
     strictly((2, 2, 3, 1), &steps).unwrap();
 }
 
-#[test]
 fn a_count_that_others_have_begun_anew_is_not_believed() {
     let mut steps = vec![request(0, 0, 5)];
     steps.extend(exchange(0, 0, 2));
@@ -91,7 +85,6 @@ fn a_count_that_others_have_begun_anew_is_not_believed() {
     assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of them, and 1 of one that could not");
 }
 
-#[test]
 fn what_a_server_could_not_do_is_done_later() {
     let mut steps = vec![request(0, 0, 1)];
     steps.extend(exchange(0, 0, 2));
@@ -106,7 +99,6 @@ fn what_a_server_could_not_do_is_done_later() {
     }
 }
 
-#[test]
 fn what_a_server_did_not_do_is_written_when_it_is_back() {
     for begin in [vec![], [vec![request(0, 0, 1)], exchange(0, 0, 2), vec![Step::Moment]].concat()] {
         let earlier = u64::from(!begin.is_empty());
@@ -124,7 +116,6 @@ fn answered(world: &World) -> usize {
     world.decided.iter().filter(|decided| decided.reply.is_some()).count()
 }
 
-#[test]
 fn what_was_read_answers_for_a_moment() {
     let limit = limit(0, 1280);
     let (key, other) = (key_on(0, 1, &limit), Fingerprint::of(b"other"));
@@ -166,7 +157,6 @@ fn what_was_read_answers_for_a_moment() {
     assert_eq!(answered(&world), 1, "strictly, every admission is confirmed");
 }
 
-#[test]
 fn who_was_on_the_way_while_another_was_refused_asks_nobody() {
     for (remembered, decided) in [(1_000, 1), (0, 0)] {
         let limit = limit(0, 1);
@@ -190,7 +180,6 @@ fn who_was_on_the_way_while_another_was_refused_asks_nobody() {
     }
 }
 
-#[test]
 fn where_there_is_room_one_exchange_reads_and_counts() {
     let limit = limit(0, 10);
     let key = key_on(0, 1, &limit);
@@ -211,7 +200,6 @@ fn where_there_is_room_one_exchange_reads_and_counts() {
     assert_eq!(counted(&mut world, 0, key), 10, "and its provisional charge is given back");
 }
 
-#[test]
 fn a_provisional_charge_is_judged_by_the_quota_that_it_was_made_by() {
     let (gold, free) = (limit(0, 100), limit(0, 10));
     let key = key_on(0, 1, &gold);
@@ -229,7 +217,6 @@ fn a_provisional_charge_is_judged_by_the_quota_that_it_was_made_by() {
     }
 }
 
-#[test]
 fn a_counter_that_cannot_be_written_keeps_no_server_away() {
     let (mut world, key) = two_gateways(6, &[request(0, 0, 1)]);
     [Step::Moment, request(0, 0, 1), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
@@ -245,7 +232,6 @@ fn a_counter_that_cannot_be_written_keeps_no_server_away() {
     assert_eq!(counted(&mut world, 6, key), 3, "and is when somebody asks");
 }
 
-#[test]
 fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     let limit = limit(BUCKET, 8);
     let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
@@ -260,7 +246,6 @@ fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     assert!(world.decided.iter().all(Decided::admitted), "{:?}", world.decided);
 }
 
-#[test]
 fn what_others_have_counted_stays_when_a_gateway_comes_back() {
     for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
         for away in [0, 900_000, 5_000_000, 30_000_000, 100_000_000] {
@@ -299,7 +284,6 @@ fn charge(gateway: usize, cost: u64) -> Step {
     Step::Charge { gateway, what: 0, cost }
 }
 
-#[test]
 fn a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_drained() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
@@ -321,7 +305,6 @@ fn a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_dra
     assert_eq!(flood(&mut world), 1);
 }
 
-#[test]
 fn a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has_drained() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
@@ -347,7 +330,6 @@ fn a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has
     assert_eq!(counted(&mut world, BUCKET, key), 303 - 210);
 }
 
-#[test]
 fn what_has_drained_meanwhile_is_not_taken_back() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
@@ -369,7 +351,6 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
     assert_eq!(flood(&mut world), 20, "what others have taken meanwhile is not given away");
 }
 
-#[test]
 fn who_is_alone_knows_when_it_was_charged_though_an_exchange_breaks() {
     let limit = limit(LOG, 4);
     let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
@@ -382,4 +363,26 @@ fn who_is_alone_knows_when_it_was_charged_though_an_exchange_breaks() {
     world.decided.sort_by_key(|decided| decided.asked);
     compare(&world.decided, true).unwrap();
     assert_eq!(world.decided.iter().map(Decided::admitted).collect::<Vec<_>>(), [true, true, true, true, true]);
+}
+
+with_each_server! {
+    a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged
+    a_state_is_given_back_to_once
+    an_unacknowledged_counter_gets_no_provisional_charge
+    a_provisional_charge_is_checked_again_in_a_new_bucket
+    what_a_server_that_went_away_cannot_confirm_is_not_admitted
+    a_count_that_others_have_begun_anew_is_not_believed
+    what_a_server_could_not_do_is_done_later
+    what_a_server_did_not_do_is_written_when_it_is_back
+    what_was_read_answers_for_a_moment
+    who_was_on_the_way_while_another_was_refused_asks_nobody
+    where_there_is_room_one_exchange_reads_and_counts
+    a_provisional_charge_is_judged_by_the_quota_that_it_was_made_by
+    a_counter_that_cannot_be_written_keeps_no_server_away
+    a_state_that_was_written_and_could_not_be_read_is_known_again
+    what_others_have_counted_stays_when_a_gateway_comes_back
+    a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_drained
+    a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has_drained
+    what_has_drained_meanwhile_is_not_taken_back
+    who_is_alone_knows_when_it_was_charged_though_an_exchange_breaks
 }

@@ -24,7 +24,6 @@ fn at_once(kind: usize, gateways: usize, each: usize) -> World {
     world
 }
 
-#[test]
 fn nobody_is_told_to_wait_for_what_others_give_back() {
     for kind in [0, 1, 2] {
         for (gateways, each) in [(2, 20), (4, 20), (8, 5), (4, 100)] {
@@ -41,7 +40,6 @@ fn nobody_is_told_to_wait_for_what_others_give_back() {
     }
 }
 
-#[test]
 fn what_stays_beyond_the_quota_is_told_in_the_end() {
     let mut world = at_once(0, 2, 1);
     world.settle();
@@ -59,7 +57,6 @@ fn what_stays_beyond_the_quota_is_told_in_the_end() {
     assert!(wait > 100_000_000 - 5_000_000 && wait < 110_000_000, "{wait} us");
 }
 
-#[test]
 fn what_another_gateway_writes_in_the_same_microsecond_is_told_from_what_was_sent_here() {
     for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
         let limit = limit(kind, 20);
@@ -80,7 +77,6 @@ fn what_another_gateway_writes_in_the_same_microsecond_is_told_from_what_was_sen
     }
 }
 
-#[test]
 fn what_was_charged_to_a_window_that_began_a_moment_later_is_taken_back() {
     const KIND: usize = KINDS - 1;
     let limit = limit(KIND, 5);
@@ -97,4 +93,11 @@ fn what_was_charged_to_a_window_that_began_a_moment_later_is_taken_back() {
     for key in keys {
         assert_eq!(counted(&mut world, KIND, key), admitted);
     }
+}
+
+with_each_server! {
+    nobody_is_told_to_wait_for_what_others_give_back
+    what_stays_beyond_the_quota_is_told_in_the_end
+    what_another_gateway_writes_in_the_same_microsecond_is_told_from_what_was_sent_here
+    what_was_charged_to_a_window_that_began_a_moment_later_is_taken_back
 }

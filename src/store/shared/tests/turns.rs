@@ -10,7 +10,7 @@ use crate::store::shared::cached_cell::MOMENT;
 const QUOTA: u64 = 200;
 /// Microseconds for a request and its answer between client and gateway.
 const CLIENT: u64 = 50;
-/// Microseconds from a gateway to Memcached.
+/// Microseconds from a gateway to a server.
 const NEAR: u64 = 30;
 
 struct Network {
@@ -136,7 +136,6 @@ fn most(kind: usize, gateways: usize, (begun, now): (u64, u64)) -> u64 {
     }
 }
 
-#[test]
 fn in_turns_hardly_more_than_the_limit_is_admitted() {
     for kind in 0..KINDS {
         for gateways in [2, 3, 4, 8] {
@@ -157,7 +156,7 @@ fn in_turns_hardly_more_than_the_limit_is_admitted() {
     }
 }
 
-/// A client that sends one request after another, while gateways send, and Memcached executes and answers, in any order.
+/// A client that sends one request after another, while gateways send, and the server executes and answers, in any order.
 struct Sequence {
     world: World,
     key: Fingerprint,
@@ -171,7 +170,7 @@ impl Sequence {
         Self { world, key }
     }
 
-    /// Asks this gateway, which gets only as many answers of Memcached as it needs to decide.
+    /// Asks this gateway, which gets only as many answers of the server as it needs to decide.
     fn ask(&mut self, gateway: usize) {
         let before = self.world.decided.len();
         self.world.run(&Step::Ask { gateway, what: 0, cost: 1 });
@@ -197,7 +196,6 @@ impl Sequence {
 /// The ways to count by sums.
 const SUMS: [usize; 5] = [0, 1, 2, 6, 7];
 
-#[test]
 fn of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know() {
     for (kind, quota) in SUMS.into_iter().flat_map(|kind| (1..=64).map(move |quota| (kind, quota))) {
         for (gateways, block) in [2, 4].into_iter().flat_map(|count| [1, 3].map(|block| (count, block))) {
@@ -211,7 +209,6 @@ fn of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know()
     }
 }
 
-#[test]
 fn of_a_small_quota_an_admission_leaves_at_once() {
     for (kind, quota) in SUMS.into_iter().flat_map(|kind| [1, 3, 12, 30].map(|quota| (kind, quota))) {
         let mut network = Network::new((kind, quota), LOCAL, &[NEAR; 4]);
@@ -224,7 +221,6 @@ fn of_a_small_quota_an_admission_leaves_at_once() {
     }
 }
 
-#[test]
 fn of_a_large_quota_one_answer_is_good_for_many_requests() {
     for kind in SUMS {
         let mut network = Network::new((kind, PLENTY), LOCAL, &[NEAR; 2]);
@@ -239,7 +235,6 @@ fn of_a_large_quota_one_answer_is_good_for_many_requests() {
 }
 
 /// Admissions of others since the last read are read again when the next bucket has begun.
-#[test]
 fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
     const WINDOW: u64 = 4_000_000;
     let strategy = Counting::SlidingWindow { precision: 10, edge: Edge::Whole };
@@ -256,8 +251,7 @@ fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
     assert!(times.windows(31).all(|times| times[30] - times[0] >= WINDOW), "more than 30 in 4 s: {times:?}");
 }
 
-/// With plenty of room nobody waits for Memcached, so a fast client could use up the rest before other gateways know.
-#[test]
+/// With plenty of room nobody waits for the server, so a fast client could use up the rest before other gateways know.
 fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     for kind in [0, 1, 2, 6, 7] {
         for requests in [10, 50, 150] {
@@ -277,7 +271,6 @@ fn who_is_faster_than_the_gateways_learn_gets_little_more() {
 }
 
 /// Near gateways replace the state all the time; one that is far would always come second.
-#[test]
 fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
     const FAR: u64 = 4_000;
     for (mode, of_sums) in [(LOCAL, 3), (STRICT, 4)] {
@@ -313,7 +306,6 @@ fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    #[test]
     fn no_choice_of_gateways_and_moments_gets_more(
         kind in 0..KINDS,
         ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
@@ -332,7 +324,6 @@ proptest! {
     }
 
     /// In any order of exchanges; those of other gateways may end at any time.
-    #[test]
     fn no_order_of_exchanges_gets_more_of_small_quotas(
         kind in prop::sample::select(SUMS.to_vec()),
         (quota, gateways) in (1_u64..=64, prop::sample::select(vec![2_usize, 4])),
@@ -354,7 +345,6 @@ proptest! {
 
     /// All clients send without a pause, to gateways that know of each other: the requests that wait together at each other
     /// gateway may pass too much, and where nobody has to wait, twice a 128th of the quota.
-    #[test]
     fn at_once_each_gateway_admits_no_more_than_what_waits_at_the_others(
         kind in 0..KINDS,
         ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
@@ -385,4 +375,17 @@ proptest! {
         let over = if strict || is_only_whole(kind) { 0 } else { (ways.len() as u64 - 1) * each };
         prop_assert!(admitted <= QUOTA + over + u64::from(kind == BUCKET), "{admitted} admitted");
     }
+}
+
+with_each_server! {
+    in_turns_hardly_more_than_the_limit_is_admitted
+    of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know
+    of_a_small_quota_an_admission_leaves_at_once
+    of_a_large_quota_one_answer_is_good_for_many_requests
+    nothing_is_decided_by_what_was_read_in_an_earlier_bucket
+    who_is_faster_than_the_gateways_learn_gets_little_more
+    a_gateway_that_is_far_away_does_not_come_second_for_ever
+    no_choice_of_gateways_and_moments_gets_more
+    no_order_of_exchanges_gets_more_of_small_quotas
+    at_once_each_gateway_admits_no_more_than_what_waits_at_the_others
 }

@@ -1,4 +1,4 @@
-//! Gateways and Memcacheds that do what a schedule says: ask, send, execute, answer, break, forget.
+//! Gateways and servers that do what a schedule says: ask, send, execute, answer, break, forget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
 use super::inspection::Inspected;
-use super::model::{Model, changes, is_in_doubt};
+use super::servers::{Model, software};
 use super::steps::{Decided, Step, priced};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{self, OnError, Software};
+use crate::config::{OnError, SharedStore};
 use crate::limit::{Cell, Limit};
 use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::{LEASE, MOMENT};
@@ -20,10 +20,8 @@ use crate::store::shared::cells::MOST;
 use crate::store::shared::coordinator::Coordinator;
 use crate::store::shared::link::Link;
 use crate::store::shared::mailbox::{Message, PendingDecision, Settlement};
-use crate::store::shared::memcached::Memcached;
-use crate::store::shared::protocol::Protocol;
 use crate::store::shared::refusals::RefusalCache;
-use crate::store::shared::{Health, OwnedAsk};
+use crate::store::shared::{Health, OwnedAsk, protocol_of};
 use crate::store::{Reply, Reserved, Ticket};
 
 /// The longest that a decision waits, in microseconds.
@@ -80,6 +78,17 @@ pub(super) fn servers(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("server-{number}:11211")).collect()
 }
 
+pub(super) fn config(count: usize, on_error: OnError, strict: bool) -> SharedStore {
+    SharedStore {
+        software: software(),
+        servers: servers(count),
+        prefix: "gw".to_owned(),
+        timeout: Duration::from_micros(TIMEOUT),
+        on_error,
+        strict,
+    }
+}
+
 impl World {
     pub(super) fn new(
         gateways: usize,
@@ -89,7 +98,7 @@ impl World {
     ) -> Self {
         let now = Time::from_micros(1_800_000_000_000_000);
         let mut world = Self {
-            models: (0..servers).map(|_| Model::default()).collect(),
+            models: (0..servers).map(|_| Model::new()).collect(),
             gateways: Vec::new(),
             whats,
             ways: Vec::new(),
@@ -110,15 +119,8 @@ impl World {
     }
 
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
-        let config = config::SharedStore {
-            software: Software::Memcached,
-            servers: servers(self.models.len()),
-            prefix: "gw".to_owned(),
-            timeout: Duration::from_micros(TIMEOUT),
-            on_error,
-            strict,
-        };
-        let health = Arc::new(Health::new(&config.servers, 1, Memcached.name()));
+        let config = config(self.models.len(), on_error, strict);
+        let health = Arc::new(Health::new(&config.servers, 1, protocol_of(&config).name()));
         let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
         // Nothing breaks but what the schedule says.
         let link = || Link::new(Duration::MAX / 4, self.instant());
@@ -167,7 +169,7 @@ impl World {
             Step::Break(gateway, server, executed) => self.cut(gateway % gateways, server % servers, executed),
             Step::Connect(gateway, server) => self.connect(gateway % gateways, server % servers),
             Step::Restart(server) => {
-                self.models[server % servers].restart();
+                self.models[server % servers] = Model::new();
                 (0..gateways).for_each(|gateway| self.cut(gateway, server % servers, 0));
             }
             Step::Evict(server, number) => self.models[server % servers].evict(number),
@@ -257,7 +259,7 @@ impl World {
         if coordinator.due(server) != Due::Never {
             let Connection { link, under_way } = &mut connections[server];
             assert!(link.is_up());
-            let (mut collected, mut commands) = (Memcached.commands(), Vec::new());
+            let (mut collected, mut commands) = (protocol_of(&config(1, OnError::Local, false)).commands(), Vec::new());
             if coordinator.write(server, &mut *collected) {
                 link.begun(collected.finish(&mut commands), begun);
                 under_way.push_back(Exchange { commands, answers: None });
@@ -284,7 +286,7 @@ impl World {
         assert_eq!(length, bytes.len());
         let replies = reader.replies(&bytes);
         // If a command failed, the result of a write may be as unknown as without an answer.
-        self.unanswered += u64::from(is_in_doubt(&commands, replies));
+        self.unanswered += u64::from(self.models[server].is_in_doubt(&commands, replies));
         let good = coordinator.answered(server, replies, begun, ended, now);
         self.collect(gateway);
         if !good {
@@ -300,9 +302,9 @@ impl World {
             self.unanswered += 1;
             if exchange.answers.is_some() {
                 self.doubtful += 1;
-                self.unheard += changes(&exchange.commands);
+                self.unheard += self.models[server].changes(&exchange.commands);
             } else {
-                self.vanished += changes(&exchange.commands);
+                self.vanished += self.models[server].changes(&exchange.commands);
             }
         }
         connections[server].link.failed(now);

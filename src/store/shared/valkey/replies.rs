@@ -21,9 +21,10 @@ pub(super) enum Expected {
     Stored,
 }
 
-/// After these errors only a new connection helps: the server has forgotten the scripts, follows another one now, or is cut off
-/// from those that follow it.
-const OUTDATED: [&[u8]; 3] = [b"NOSCRIPT", b"READONLY", b"NOREPLICAS"];
+/// After these errors, which are not about one key, only a new connection helps: the server has forgotten the scripts, follows
+/// another one now, is cut off from those that follow it, or takes no writes. The greeting teaches the scripts, and finds out when
+/// writes are taken again.
+const OF_SERVER: [&[u8]; 6] = [b"NOSCRIPT", b"READONLY", b"OOM", b"MISCONF", b"NOREPLICAS", b"NOPERM"];
 
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
@@ -34,9 +35,9 @@ pub(super) struct FrameReader {
     is_begun: bool,
     is_refused: bool,
     items: Vec<Option<Place>>,
-    /// The place of the first message, and whether any of them asks for a new connection.
+    /// The place of the first message, and whether any of them is about the server.
     failure: Option<Range<usize>>,
-    is_outdated: bool,
+    is_of_server: bool,
     length: usize,
 }
 
@@ -47,7 +48,7 @@ impl FrameReader {
     }
 
     fn fail(&mut self, place: Range<usize>, input: &[u8]) {
-        self.is_outdated |= OUTDATED.iter().any(|code| input[place.clone()].starts_with(code));
+        self.is_of_server |= OF_SERVER.iter().any(|code| input[place.clone()].starts_with(code));
         self.failure.get_or_insert(place);
     }
 
@@ -95,14 +96,14 @@ impl Reader for FrameReader {
     }
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, items, reads, is_refused, is_outdated, failure, .. } = self;
+        let Self { written, items, reads, is_refused, is_of_server, failure, .. } = self;
         let is_all = (*reads == 0 || *is_refused) && written.iter().all(|written| *written == Written::Failed);
         Replies {
             written,
             items,
             input,
             is_read: !is_refused,
-            is_failure: failure.is_some() && (is_all || *is_outdated),
+            is_failure: failure.is_some() && (is_all || *is_of_server),
             failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
         }
     }
@@ -173,8 +174,9 @@ mod tests {
             let Replies { written, is_read, is_failure, failure, .. } = reader.replies(input);
             (written.iter().filter(|one| **one == Written::Failed).count(), is_read, is_failure, failure.is_some())
         };
-        assert_eq!(after(b":1\r\n-OOM 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, false, true));
-        assert_eq!(after(b":1\r\n:1\r\n:1\r\n+OK\r\n-NOPERM 1\r\n"), (0, false, false, true));
+        assert_eq!(after(b":1\r\n-WRONGTYPE 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, false, true));
+        assert_eq!(after(b":1\r\n-OOM 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
+        assert_eq!(after(b":1\r\n:1\r\n:1\r\n+OK\r\n-NOPERM 1\r\n"), (0, false, true, true));
         assert_eq!(after(&b"-LOADING 1\r\n".repeat(5)), (4, false, true, true));
         assert_eq!(after(b":1\r\n-NOSCRIPT 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
         assert_eq!(after(b"-READONLY 1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));

@@ -10,7 +10,7 @@ use super::frames;
 pub(super) struct Script {
     source: &'static str,
     /// By which the server knows it: the SHA-1 of its source in hexadecimal digits.
-    digest: String,
+    pub(super) digest: String,
 }
 
 /// Adds the amount, which may be negative, to a count, but never goes below zero. A missing count becomes the second
