@@ -1,6 +1,7 @@
 //! `[store]`: where counters live.
 
-use std::fmt;
+mod login;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +10,12 @@ use super::kinds::{flag, number, shaped, size, text, wait, words};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables};
 use super::report::quoted;
-use super::upstream::{self, UpstreamTls};
-use super::{secret, values};
+use super::{secret, upstream, values};
+
+pub use login::{Login, Password};
 
 /// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
-
-/// Of sentinels for which none is given.
-const SENTINEL_PORT: u16 = 26_379;
 
 const SHARE: &str =
     "write share = 4, or share = \"dns:gateways.internal\" for a name with the addresses of all gateways";
@@ -123,39 +122,6 @@ pub enum Software {
     Memcached,
     /// Valkey or Redis.
     Valkey(Login),
-}
-
-/// As whom, and how, the gateway speaks to a server.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Login {
-    /// Empty for the default user.
-    pub username: String,
-    /// Empty if there is none.
-    pub password: Password,
-    pub database: u16,
-    pub tls: Option<Box<UpstreamTls>>,
-    /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
-    pub sentinels: Vec<String>,
-}
-
-/// Nothing shows it.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Password(String);
-
-impl Password {
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    pub fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 impl Software {
@@ -289,7 +255,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             memory(&section)
         }
         StoreType::Memcached => Store::Shared(shared(&section, Software::Memcached)),
-        StoreType::Valkey => Store::Shared(shared(&section, Software::Valkey(login(&section, password, system)))),
+        StoreType::Valkey => Store::Shared(shared(&section, Software::Valkey(login::read(&section, password, system)))),
     };
     section.close();
     store
@@ -312,7 +278,7 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
     let servers = match &software {
-        Software::Valkey(_) if section.field(&keys::sentinels).is_some() => primary(section),
+        Software::Valkey(_) if section.field(&keys::sentinels).is_some() => login::primary(section),
         software => {
             section.refuse(
                 &[keys::master.name],
@@ -336,46 +302,12 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     }
 }
 
-/// The name of the primary, whose address the sentinels know.
-fn primary(section: &Section<'_>) -> Option<Vec<String>> {
-    section.refuse(
-        &[keys::servers.name],
-        "does not go with `sentinels`",
-        "the sentinels know where the server is: remove one of the two keys",
-    );
-    let field = section
-        .required(&keys::master, "add the name that the sentinels have for the primary: master = \"mymaster\"")?;
-    let name = field.parse(|text| match text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(Wrong::new(
-            format!("{} is no name of a primary", quoted(text)),
-            "it has printable characters without spaces",
-        )),
-    });
-    name.map(|name| vec![name])
-}
-
 /// `why` says why none of them is listed twice.
 fn addresses(field: &Field<'_>, key: &Setting<()>, port: u16, why: &str) -> Vec<String> {
     let all = field.list(key).into_iter().flatten();
     let all: Vec<_> = all.filter_map(|field| Some((field.parse(|text| server(text, port))?, field))).collect();
     report_repeated(&all, "this server", &format!("{why}: list each of them once"));
     all.into_iter().map(|(server, _)| server).collect()
-}
-
-fn login(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
-    let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
-    let sentinels = section.field(&keys::sentinels);
-    let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
-    Login {
-        username: username.unwrap_or_default(),
-        password: Password::new(password.unwrap_or_default()),
-        database: section.read(&keys::database),
-        tls: tls.and_then(|(section, servers)| upstream::read_tls(Some(section), &servers, system)).map(Box::new),
-        sentinels: sentinels
-            .map(|field| addresses(&field, &keys::sentinels, SENTINEL_PORT, "each sentinel has one vote"))
-            .unwrap_or_default(),
-    }
 }
 
 fn share(field: &Field<'_>) -> Option<Share> {

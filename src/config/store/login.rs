@@ -1,0 +1,80 @@
+//! How the gateway speaks to servers of Valkey or Redis: as whom, with TLS or without, and which sentinels know the primary.
+
+use std::fmt;
+
+use super::{addresses, keys};
+use crate::config::pem_files::SystemAuthorities;
+use crate::config::read::{Section, Wrong};
+use crate::config::report::quoted;
+use crate::config::upstream::{UpstreamTls, read_tls};
+
+/// Of sentinels for which none is given.
+const SENTINEL_PORT: u16 = 26_379;
+
+/// As whom, and how, the gateway speaks to a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Login {
+    /// Empty for the default user.
+    pub username: String,
+    /// Empty if there is none.
+    pub password: Password,
+    pub database: u16,
+    pub tls: Option<Box<UpstreamTls>>,
+    /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
+    pub sentinels: Vec<String>,
+}
+
+/// Nothing shows it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// The name of the primary, whose address the sentinels know.
+pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
+    section.refuse(
+        &[keys::servers.name],
+        "does not go with `sentinels`",
+        "the sentinels know where the server is: remove one of the two keys",
+    );
+    let field = section
+        .required(&keys::master, "add the name that the sentinels have for the primary: master = \"mymaster\"")?;
+    let name = field.parse(|text| match text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(Wrong::new(
+            format!("{} is no name of a primary", quoted(text)),
+            "it has printable characters without spaces",
+        )),
+    });
+    name.map(|name| vec![name])
+}
+
+/// The password may be secret, so it has been read before.
+pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
+    let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
+    let sentinels = section.field(&keys::sentinels);
+    let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
+    Login {
+        username: username.unwrap_or_default(),
+        password: Password::new(password.unwrap_or_default()),
+        database: section.read(&keys::database),
+        tls: tls.and_then(|(section, servers)| read_tls(Some(section), &servers, system)).map(Box::new),
+        sentinels: sentinels
+            .map(|field| addresses(&field, &keys::sentinels, SENTINEL_PORT, "each sentinel has one vote"))
+            .unwrap_or_default(),
+    }
+}
