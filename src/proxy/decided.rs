@@ -167,7 +167,8 @@ pub(super) fn metered_request(
 ) -> Option<MeteredRequest> {
     let body = attributes.body.filter(|_| route.inspector.as_ref().is_some_and(|one| one.usage.is_some()))?;
     let (input, model) = (estimated_input(attributes.body), body.model().map(Into::into));
-    Some(MeteredRequest { input, model, hides_usage, is_error: false })
+    let (size, output) = (body.input_size(), body.asked_output());
+    Some(MeteredRequest { input, size, output, model, hides_usage, is_error: false })
 }
 
 /// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
@@ -193,6 +194,7 @@ pub(super) fn begin_metering(
         };
         Some(MeteredLimit {
             costs: limits().map(|(_, cost)| cost.clone()).collect(),
+            tokens: limits().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
             weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
             cuts: limits().any(cuts),

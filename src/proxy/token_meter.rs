@@ -57,8 +57,8 @@ pub struct TokenMeter {
     worker: usize,
     limits: SmallVec<[MeteredLimit; 1]>,
     request: MeteredRequest,
-    /// The model that has answered. Its weights count too.
-    model: SmallVec<[u8; 32]>,
+    /// How many of the models that have answered are weighed. Their weights count too.
+    weighed: usize,
     reading: Reading,
     /// Whether the response has a length, so it is complete already.
     has_length: bool,
@@ -69,6 +69,8 @@ pub struct TokenMeter {
     ready: VecDeque<Bytes>,
     /// What waits for room.
     held: VecDeque<Bytes>,
+    /// The end that follows what is held.
+    held_end: Option<End>,
     trailers: Option<HeaderMap>,
     /// Bytes of text that were sent, or have room.
     passed: u64,
@@ -129,19 +131,21 @@ impl TokenMeter {
         } else {
             Reading::Plain(reader)
         };
-        let (model, is_abandoned, has_begun, ready, held, trailers, passed, asked, end) = Default::default();
+        let (weighed, is_abandoned, has_begun, ready, held, held_end, trailers, passed, asked, end) =
+            Default::default();
         Self {
             store,
             worker,
             limits,
             request,
-            model,
+            weighed,
             reading,
             has_length,
             is_abandoned,
             has_begun,
             ready,
             held,
+            held_end,
             trailers,
             passed,
             asked,
@@ -214,14 +218,13 @@ impl TokenMeter {
             if let Reading::Filtered(filter) = &mut self.reading {
                 self.held.extend(Some(filter.finish()).filter(|rest| !rest.is_empty()));
             }
-            self.finish(End::Whole);
-        } else {
-            self.ask(Extra::Step);
+            self.held_end = Some(End::Whole);
         }
+        self.ask(Extra::Step);
     }
 
     /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. Otherwise sends what is held. A
-    /// stream has no new text at its end, so a usage that is stated only then cuts nothing.
+    /// usage that is stated without new text, as at the end of most streams, cuts nothing.
     fn ask(&mut self, extra: Extra) {
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
         let is_cut = || !self.is_abandoned && self.limits.iter().any(|limit| limit.cuts);
@@ -264,24 +267,33 @@ impl TokenMeter {
     }
 
     fn weigh(&mut self) {
-        let Some(model) = self.reading.reader().model().filter(|model| **model != *self.model) else { return };
-        self.model = model.into();
-        self.limits.iter_mut().for_each(|limit| limit.weigh(model));
+        for model in self.reading.reader().models().skip(self.weighed) {
+            self.limits.iter_mut().for_each(|limit| limit.weigh(model));
+            self.weighed += 1;
+        }
     }
 
     fn pass(&mut self) {
         self.passed = self.reading.reader().text();
         self.has_begun |= !self.held.is_empty();
-        self.ready.append(&mut self.held);
+        match self.held_end.take() {
+            Some(end) => self.finish(end),
+            None => self.ready.append(&mut self.held),
+        }
     }
 
     /// Whether the response has stated its usage, if it ends like this.
     fn is_said(&self, end: End) -> bool {
-        end != End::Cut && self.reading.reader().says_usage()
+        let reader = self.reading.reader();
+        match end {
+            End::Whole => reader.says_usage(),
+            End::Broken | End::Abandoned => reader.says_usage_before_end(self.request.output.answers),
+            End::Cut => false,
+        }
     }
 
     pub fn used_so_far(&self) -> Usage {
-        self.used(End::Abandoned)
+        self.used(self.end.unwrap_or(End::Abandoned))
     }
 
     fn used(&self, end: End) -> Usage {
@@ -301,7 +313,7 @@ impl TokenMeter {
 
     /// Settles the reservation and lets the rest pass.
     fn finish(&mut self, end: End) {
-        self.settle(if self.is_abandoned { End::Abandoned } else { end });
+        self.settle(if self.is_abandoned && end != End::Whole { End::Abandoned } else { end });
         self.ready.append(&mut self.held);
     }
 
@@ -348,14 +360,14 @@ impl TokenMeter {
         if self.end.is_none() {
             self.settle(End::Abandoned);
         }
-        self.used(self.end.unwrap_or(End::Abandoned))
+        self.used_so_far()
     }
 
     /// Whether only the usage is missing, so it is awaited if the client leaves now.
     pub fn waits_for_usage(&self) -> bool {
         let reader = self.reading.reader();
         let is_complete = reader.is_complete() || self.has_length || self.request.is_error;
-        self.end.is_none() && !reader.says_usage() && is_complete
+        self.end.is_none() && !self.is_said(End::Abandoned) && is_complete
     }
 
     /// After the client has left, reads the rest of `content` for the usage, for `limit` at most.

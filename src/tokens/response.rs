@@ -15,7 +15,7 @@ use super::Usage;
 use super::pointer::{Pointer, Pointers};
 use crate::base::{event_stream, json};
 use findings::Findings;
-use report::UsageField;
+use report::{Finality, UsageField};
 
 #[derive(Clone, Debug, Default)]
 pub enum UsageSource {
@@ -144,9 +144,18 @@ impl ResponseReader {
         !matches!(self.format, Format::Text)
     }
 
-    /// Whether the response has stated its usage, and will not state more.
+    /// Whether the response has stated its usage, if this is its proper end.
     pub fn says_usage(&self) -> bool {
-        self.findings.says_usage()
+        self.findings.finality().is_some()
+    }
+
+    /// Whether the response has stated its usage and will not state more, if it has this many `answers`.
+    pub fn says_usage_before_end(&self, answers: u64) -> bool {
+        match self.findings.finality() {
+            Some(Finality::Alone) => true,
+            Some(Finality::Finished) => answers <= 1,
+            Some(Finality::AtEnd) | None => false,
+        }
     }
 
     pub fn says_input(&self) -> bool {
@@ -162,9 +171,9 @@ impl ResponseReader {
         self.findings.ending.has_failed
     }
 
-    /// The model that has answered, if known.
-    pub fn model(&self) -> Option<&[u8]> {
-        Some(&*self.findings.model).filter(|model| !model.is_empty())
+    /// The models that have answered, as far as known, each once, in the order in which they came.
+    pub fn models(&self) -> impl Iterator<Item = &[u8]> {
+        self.findings.models.iter().map(|model| &**model)
     }
 
     pub fn sequence_number(&self) -> Option<u64> {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::config::{Role, TokenCost, WithoutUsage};
 use crate::request::decide::LimitMetrics;
 use crate::store::{Ask, Reserved};
+use crate::tokens::request::{AskedOutput, InputSize};
 use crate::tokens::{Usage, Weights};
 
 /// The tokens of output that a stream asks for at once: enough that few events have to wait for a reply.
@@ -16,6 +17,8 @@ const STEP: u64 = 256;
 pub struct MeteredRequest {
     /// The tokens of its text, and of its parts that are not text.
     pub input: u64,
+    pub size: InputSize,
+    pub output: AskedOutput,
     pub model: Option<Box<[u8]>>,
     /// Whether the gateway made the request ask for its usage, which the client did not.
     pub hides_usage: bool,
@@ -23,10 +26,20 @@ pub struct MeteredRequest {
     pub is_error: bool,
 }
 
+impl MeteredRequest {
+    /// The tokens for which a limit with this cost reserves.
+    pub fn reserves(&self, cost: &TokenCost) -> Usage {
+        Usage { input: self.size.tokens(cost.part), cached: 0, output: self.output.tokens(cost.max_output) }
+    }
+}
+
 pub struct MeteredLimit {
     /// The costs that are reserved: several if the limit is the pool of others.
     pub costs: SmallVec<[Arc<TokenCost>; 1]>,
-    /// The weights of tokens for the model of the request and for that of the response. The largest cost counts.
+    /// The tokens for which the decision has reserved.
+    pub tokens: Usage,
+    /// The weights of tokens for the model of the request by each cost, then those for the models of the response. The largest
+    /// cost counts.
     pub weights: SmallVec<[Weights; 1]>,
     pub least: u64,
     /// Whether a stream is cut if there is no room.
@@ -63,10 +76,14 @@ impl MeteredLimit {
         self.reserved.iter().map(Reserved::cost).sum()
     }
 
-    /// The least cost of a success that does not state its usage.
+    /// The least cost of a success that does not state its usage: what the dearest of its models would have reserved.
     pub(super) fn kept(&self) -> u64 {
         let keeps = self.costs.iter().any(|cost| cost.without_usage == WithoutUsage::Reserved);
-        self.reserved.first().filter(|_| keeps).map_or(0, Reserved::cost)
+        let Some(reserved) = self.reserved.first().filter(|_| keeps).map(Reserved::cost) else { return 0 };
+        let most = |weights: &[Weights]| weights.iter().map(|weights| weights.cost(self.tokens)).max().unwrap_or(0);
+        let asked = self.weights.get(..self.costs.len()).map_or(0, most);
+        // If less was reserved than the request asks for, that is all that a rate allows at once.
+        if asked > reserved { reserved } else { reserved.max(most(&self.weights)) }
     }
 
     /// Settles the reservations at a total of `cost`. The latest ones are given back first.

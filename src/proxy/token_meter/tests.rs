@@ -15,6 +15,7 @@ use crate::request::decide::LimitMetrics;
 use crate::store::memory::Memory;
 use crate::store::{Ask, Counters, Reserved};
 use crate::tokens::Weights;
+use crate::tokens::request::{AskedOutput, InputSize};
 
 const EVENTS: &str = "text/event-stream";
 
@@ -76,11 +77,12 @@ impl Counted {
         let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
         let (weights, least, cuts) = (SmallVec::from_iter([by.weights]), 0, by.on_exhausted == OnExhausted::Cut);
         let (costs, metrics) = (SmallVec::from_iter([Arc::new(by)]), self.metrics.clone());
-        (!reserved.is_empty()).then_some(MeteredLimit { costs, weights, least, cuts, metrics, reserved })
+        let tokens = Usage { output: cost, ..Usage::default() };
+        (!reserved.is_empty()).then_some(MeteredLimit { costs, tokens, weights, least, cuts, metrics, reserved })
     }
 
     fn meter(&self, limit: MeteredLimit, input: u64, kind: &'static str, hides_usage: bool) -> TokenMeter {
-        self.meter_of(limit, kind, MeteredRequest { input, model: None, hides_usage, is_error: false })
+        self.meter_of(limit, kind, MeteredRequest { hides_usage, ..request(input) })
     }
 
     fn meter_of(&self, limit: MeteredLimit, kind: &'static str, request: MeteredRequest) -> TokenMeter {
@@ -112,6 +114,12 @@ impl Counted {
         assert_eq!(self.used(), charged, "it is settled before its end has passed");
         (String::from_utf8(passed).unwrap(), charged)
     }
+}
+
+/// A request for one answer.
+fn request(input: u64) -> MeteredRequest {
+    let output = AskedOutput { most: None, is_uncertain: false, answers: 1 };
+    MeteredRequest { input, size: InputSize::default(), output, model: None, hides_usage: false, is_error: false }
 }
 
 fn pieces(parts: &[&str]) -> Pieces {
@@ -278,10 +286,42 @@ fn only_streams_are_cut() {
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (CONTENT_LENGTH, HeaderValue::from_static("9")),
     ]);
-    let request = MeteredRequest { input: 0, model: None, hides_usage: false, is_error: false };
     let limits = SmallVec::from_iter([limit]);
-    let meter = TokenMeter::new(counted.store.clone(), 0, limits, request, &UsageSource::Auto, &mut headers);
+    let meter = TokenMeter::new(counted.store.clone(), 0, limits, request(0), &UsageSource::Auto, &mut headers);
     assert!(meter.keeps_length() && headers.contains_key(CONTENT_LENGTH), "it is complete already");
+}
+
+/// A body that ends with its last piece, as one with a length does.
+#[derive(Default)]
+struct WithEnd(Pieces);
+
+impl Body for WithEnd {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.0.is_empty()
+    }
+}
+
+#[test]
+fn a_stream_whose_end_comes_with_its_last_piece_is_cut_and_settled_before_it_passes() {
+    for (size, cost, is_cut) in [(4000, 20, true), (200, 60, false)] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+        let (mut meter, text) = (counted.meter(limit, 10, EVENTS, false), piece(&"x".repeat(size)));
+        let mut body = WithEnd(pieces(&[&text]));
+        let Poll::Ready(Some(Ok(frame))) = meter.poll_frame(&mut body, &mut Context::from_waker(Waker::noop())) else {
+            panic!("all of it is there")
+        };
+        assert_eq!((meter.was_cut(), frame.into_data().unwrap() != text), (is_cut, is_cut), "{size}");
+        assert!(meter.is_over());
+        assert_eq!(counted.used(), if is_cut { 10 } else { cost }, "{size}");
+    }
 }
 
 #[test]

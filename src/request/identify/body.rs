@@ -9,7 +9,9 @@ use super::RequestAttributes;
 use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
-use crate::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
+use crate::tokens::request::{
+    AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, Patch, PointedTo, has_other_encoding,
+};
 use crate::tokens::response as usage;
 
 /// The charsets that all servers read as the gateway does.
@@ -227,6 +229,14 @@ impl InspectedBody<'_> {
     /// Like [`Self::input`], with the largest estimate for a part among the limits of the route.
     pub fn most_input(&self) -> u64 {
         self.input(self.inspector.part)
+    }
+
+    pub fn input_size(&self) -> InputSize {
+        self.said.input
+    }
+
+    pub fn asked_output(&self) -> AskedOutput {
+        self.said.output
     }
 
     /// The most tokens of output that the request allows, or `without_maximum` for each answer if it sets no maximum.

@@ -9,12 +9,17 @@
 use std::mem;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::member::{Class, KeptString, Member, ShortText};
-use super::report::{Ending, Report, Value};
+use super::report::{Ending, Finality, Report, Value};
 use super::{Provider, UsageSource};
 use crate::base::json::{Kind, Visit, count};
 use crate::tokens::Usage;
 use crate::tokens::pointer::Follower;
+
+/// How many models of one response are kept.
+const MOST_MODELS: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Findings {
@@ -28,8 +33,8 @@ pub(super) struct Findings {
     own: Option<Report>,
     pub(super) ending: Ending,
     pub(super) provider: Option<Provider>,
-    /// The model that has answered; empty if unknown.
-    pub(super) model: ShortText,
+    /// The models that have answered, as far as known.
+    pub(super) models: SmallVec<[ShortText; 1]>,
     pub(super) sequence_number: Option<u64>,
     /// Where the last part ended, if parts are elements or values.
     pub(super) part_end: Option<usize>,
@@ -76,8 +81,13 @@ enum Place {
     Response,
     /// A response in an event.
     Wrapped,
+    /// What some servers wrap around the choices.
+    Output,
     Usage,
+    /// An array of answers.
     Choices,
+    Choice,
+    Delta,
     Elsewhere,
 }
 
@@ -108,21 +118,32 @@ impl Findings {
         self.text[Class::Text as usize] + self.text[Class::Delta as usize] + self.other_text
     }
 
-    /// Whether the response has stated its usage, and will not state more. Zeros beside text state nothing.
-    pub(super) fn says_usage(&self) -> bool {
-        let has_input = self.report.has_input() || matches!(self.source, UsageSource::Pointers(_));
+    /// Bytes of what may be text. Until an unknown API has text, its other strings may be that.
+    fn said(&self) -> u64 {
+        let is_unknown = self.provider.is_none() || self.has_pointers();
+        let plain = if is_unknown && self.seen == Class::Plain { self.text[Class::Plain as usize] } else { 0 };
+        plain + self.visible()
+    }
+
+    fn has_pointers(&self) -> bool {
+        matches!(self.source, UsageSource::Pointers(_))
+    }
+
+    /// When the stated usage is final; `None` if none is stated, or more will be. Zeros beside text state nothing.
+    pub(super) fn finality(&self) -> Option<Finality> {
+        let has_input = self.report.has_input() || self.has_pointers();
         let is_nothing = self.report.usage().is_none_or(|usage| usage == Usage::default()) && self.text() > 0;
-        has_input && !is_nothing && self.ending.is_final(self.visible())
+        self.ending.finality(self.said()).filter(|_| has_input && !is_nothing)
     }
 
     fn document_ended(&mut self) {
-        let (is_part, visible) = (self.is_stream || self.is_list, self.visible());
-        let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, UsageSource::Pointers(_));
-        if let Some(own) = &self.own {
-            if is_final && own.has_output(visible > 0, is_part) {
-                self.ending.said(visible);
+        let (is_part, said) = (self.is_stream || self.is_list, self.said());
+        let finality = self.ending.document_ended(said, is_part, self.has_pointers());
+        if let Some(own) = self.own.take() {
+            let has_text = if is_part { said > 0 } else { self.visible() > 0 };
+            if let Some(finality) = finality.filter(|_| own.has_output(has_text, is_part)) {
+                self.ending.said(said, finality);
             }
-            self.own = None;
         }
     }
 
@@ -176,16 +197,26 @@ impl Findings {
         match member {
             Member::Model | Member::Status => matches!(document.place, Place::Response | Place::Wrapped),
             Member::Type => document.place == Place::Response,
-            // Deeper, a model could write such a member into the arguments of a tool.
-            Member::StopReason | Member::FinishReason => document.depth - usize::from(self.is_list) <= 4,
+            // Elsewhere, a client could have it repeated, or a model could write it into the arguments of a tool.
+            Member::StopReason | Member::FinishReason => match document.place {
+                Place::Choice | Place::Delta => true,
+                Place::Response => !self.is_stream && !self.is_list,
+                _ => false,
+            },
             _ => false,
         }
     }
 
     fn know(&mut self, member: Member, text: ShortText) {
         match (member, &*text) {
-            (Member::StopReason | Member::FinishReason, _) => self.ending.is_complete = true,
-            (Member::Model, _) => self.model = text,
+            (Member::StopReason | Member::FinishReason, text) => {
+                self.ending.is_complete |= !(text == b"null" || text.ends_with(b"_UNSPECIFIED"));
+            }
+            (Member::Model, _) => {
+                if self.models.len() < MOST_MODELS && !self.models.contains(&text) {
+                    self.models.push(text);
+                }
+            }
             (Member::Status, b"in_progress" | b"queued") => self.ending.begins(),
             (Member::Status, b"completed" | b"incomplete" | b"failed" | b"cancelled") => {
                 self.ending.is_complete = true;
@@ -300,7 +331,12 @@ impl Visit for Findings {
             (Place::Response, Kind::Object, Member::Message | Member::Response) => Place::Wrapped,
             (Place::Response | Place::Wrapped, Kind::Object, Member::Usage | Member::UsageMetadata)
             | (Place::Usage, Kind::Object, Member::Details) => Place::Usage,
-            (Place::Response, Kind::Array, Member::Choices) => Place::Choices,
+            (Place::Response, Kind::Object, Member::Output) => Place::Output,
+            (Place::Response, Kind::Object, Member::Delta) => Place::Delta,
+            (Place::Response | Place::Wrapped | Place::Output, Kind::Array, Member::Choices | Member::Candidates) => {
+                Place::Choices
+            }
+            (Place::Choices, Kind::Object, _) => Place::Choice,
             _ => Place::Elsewhere,
         };
         if let Some(place) = document.places.get_mut(document.depth) {

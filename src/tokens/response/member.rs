@@ -24,6 +24,8 @@ pub(super) enum Member {
     Response,
     Choices,
     Candidates,
+    /// Contains the choices of some servers.
+    Output,
     /// Why the answer has finished, from Anthropic.
     StopReason,
     /// Why the answer has finished, from others.
@@ -65,6 +67,7 @@ impl Member {
             b"response" => Self::Response,
             b"choices" => Self::Choices,
             b"candidates" => Self::Candidates,
+            b"output" => Self::Output,
             b"stop_reason" => Self::StopReason,
             b"finish_reason" | b"finishReason" => Self::FinishReason,
             b"object" => Self::Object,

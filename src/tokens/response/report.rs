@@ -66,16 +66,15 @@ impl Report {
             .any(|field| self.counts[*field as usize].is_some())
     }
 
-    /// Whether the output is stated by this report alone. For a response with text it must not be zero, and if another value
-    /// is not a count, only the total is reliable.
+    /// Whether the output is stated by this report alone, in which all values are counts. For a response with text it must
+    /// not be zero.
     pub(super) fn has_output(&self, has_text: bool, is_part: bool) -> bool {
         let known = |field| self.counts[field as usize].is_some();
         let is_said = known(UsageField::Output)
             || known(UsageField::Thoughts)
             || known(UsageField::Total)
             || !has_text && !is_part;
-        let is_sound = self.ignored == 0 || known(UsageField::Total);
-        is_said && is_sound && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
+        is_said && self.ignored == 0 && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
     }
 
     /// The usage; `None` if neither input nor output is known. If the total leaves more output, that counts, since some
@@ -108,7 +107,7 @@ impl Report {
 ///
 /// A count is final if no text comes after it, and if the answer was complete before, or no part of the answer is in the same
 /// event. So a count that stands alone is final, as in the last chunk of OpenAI; one beside a piece of the answer only with a
-/// reason to finish.
+/// reason to finish. If pointers state it, what is a piece of the answer is unknown: a count beside text is final at the end.
 #[derive(Default)]
 pub(super) struct Ending {
     /// Whether the answer is complete: it has stated why it finished.
@@ -117,7 +116,18 @@ pub(super) struct Ending {
     pub(super) has_failed: bool,
     document: Document,
     /// How much text there was when a final count was last stated.
-    said_at: Option<u64>,
+    said: Option<(u64, Finality)>,
+}
+
+/// When a count is final that no text follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finality {
+    /// At once.
+    Alone,
+    /// At once if the response has one answer: others go on after the first has finished.
+    Finished,
+    /// At the proper end of the response.
+    AtEnd,
 }
 
 /// What was seen of one document: a response, or a part of a stream.
@@ -142,22 +152,26 @@ impl Ending {
         self.document.is_early = true;
     }
 
-    /// Ends the document, after `text` bytes of text. `is_part` marks one of several. Returns whether a count in it is final.
-    pub(super) fn document_ended(&mut self, text: u64, is_part: bool) -> bool {
+    /// Ends the document, after `text` bytes of text. `is_part` marks one of several. Returns when a count in it is final.
+    pub(super) fn document_ended(&mut self, text: u64, is_part: bool, by_pointers: bool) -> Option<Finality> {
         let next = Document { before: text, ..Document::default() };
         let Document { before, has_answer, is_early } = std::mem::replace(&mut self.document, next);
-        let is_alone = !has_answer && text == before;
-        !is_early && (!is_part || is_alone) || self.is_complete
+        let is_alone = !is_part || !has_answer && text == before;
+        match (is_alone, is_early) {
+            (true, early) if by_pointers || !early => Some(Finality::Alone),
+            _ if by_pointers => Some(Finality::AtEnd),
+            _ => self.is_complete.then_some(Finality::Finished),
+        }
     }
 
     /// Notes that a final count was stated after this much text.
-    pub(super) fn said(&mut self, text: u64) {
-        self.said_at = Some(text);
+    pub(super) fn said(&mut self, text: u64, finality: Finality) {
+        self.said = Some((text, finality));
     }
 
-    /// Whether the stated usage is final, with this much text now.
-    pub(super) fn is_final(&self, text: u64) -> bool {
-        self.said_at == Some(text)
+    /// When the stated usage is final, with this much text now.
+    pub(super) fn finality(&self, text: u64) -> Option<Finality> {
+        self.said.filter(|(at, _)| *at == text).map(|(_, finality)| finality)
     }
 }
 

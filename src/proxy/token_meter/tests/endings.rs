@@ -97,8 +97,7 @@ fn an_error_costs_the_usage_that_it_says() {
     ] {
         let counted = Counted::new(&["1000/h"]);
         let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
-        let request = MeteredRequest { input: 5, model: None, hides_usage: false, is_error: true };
-        let meter = counted.meter_of(limit, "application/json", request);
+        let meter = counted.meter_of(limit, "application/json", MeteredRequest { is_error: true, ..request(5) });
         assert!(meter.waits_for_usage());
         assert_eq!(drain(meter, &[body]), body);
         assert_eq!(counted.used(), cost, "{body}");
@@ -129,5 +128,58 @@ fn the_dearer_of_two_models_is_charged() {
         let said = format!("{{\"model\":\"{answered}\",\"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2}}}}");
         drain(counted.meter(limit, 5, "application/json", false), &[&said]);
         assert_eq!(counted.used(), charged, "{asked} {answered}");
+    }
+    let weighed = || {
+        let (counted, model) = (Counted::new(&["1000/h"]), Some(&b"small"[..]));
+        let mut limit = counted.reserve_by(60, cost()).unwrap();
+        limit.weights = SmallVec::from_iter([cost().weights(model)]);
+        (counted, limit)
+    };
+    // However the models come.
+    let said = |model: &str| {
+        format!(
+            "data: {{\"model\":\"{model}\",\"choices\":[],\"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2}}}}\n\n"
+        )
+    };
+    let (large, small) = (said("large"), said("small"));
+    for pieces in [&[&*large, &small][..], &[&[&*small, &large, &small].concat()], &[&large.repeat(2), &small]] {
+        let (counted, limit) = weighed();
+        drain(counted.meter(limit, 5, EVENTS, false), pieces);
+        assert_eq!(counted.used(), 21, "{pieces:?}");
+    }
+    // Without a usage.
+    for (asks, charged) in [(60, 600), (61, 60)] {
+        let (counted, mut limit) = weighed();
+        limit.tokens.output = asks;
+        drain(counted.meter(limit, 5, EVENTS, false), &["data: {\"model\":\"large\"}\n\n"]);
+        assert_eq!(counted.used(), charged, "{asks}");
+    }
+}
+
+#[test]
+fn of_several_answers_only_the_last_end_is_final() {
+    let part = |place: u64, finish: &str| {
+        format!(
+            "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"a\"}}]}},\"index\":{place}{finish}}}],\
+             \"usageMetadata\":{{\"promptTokenCount\":7,\"candidatesTokenCount\":{}}}}}\n\n",
+            place + 1
+        )
+    };
+    let (first, second) = (part(0, ",\"finishReason\":\"STOP\""), part(1, ""));
+    for (answers, ends, cost) in [(1, false, 9), (2, false, 60), (2, true, 9)] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
+        let output = AskedOutput { most: None, is_uncertain: false, answers };
+        let mut meter = counted.meter_of(limit, EVENTS, MeteredRequest { output, ..request(5) });
+        let mut body = pieces(&[&first, &second]);
+        for _ in 0..2 {
+            assert!(next(&mut meter, &mut body).unwrap().is_some());
+        }
+        assert_eq!(meter.waits_for_usage(), answers > 1);
+        if ends {
+            assert_eq!(next(&mut meter, &mut body), Ok(None));
+        }
+        meter.close();
+        assert_eq!(counted.used(), cost, "{answers} {ends}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of when a usage is final, and of what else a response states about its answer.
 
-use crate::tokens::response::{ResponseReader, UsageSource};
+use crate::tokens::response::{ResponseReader, UsagePointers, UsageSource};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -42,7 +42,7 @@ fn an_early_count_is_no_final_one() {
         (&[start, text, &last.replace("15", "0")], false),
         (&[start, text, &last.replace("15", "-5")], false),
         (&[start, text, &last.replace("15", "null"), stop], false),
-        (&[start, text, &last.replace("15", "-5,\"total_tokens\":40")], true),
+        (&[start, text, &last.replace("15", "-5,\"total_tokens\":40")], false),
     ] {
         assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
     }
@@ -109,7 +109,11 @@ fn what_says_nothing_is_no_usage() {
         (chat(&text, r#""completion_tokens":5"#), false),
         (chat(&text, r#""prompt_tokens":11,"completion_tokens":5"#), true),
         (chat("", r#""prompt_tokens":11,"completion_tokens":0"#), true),
-        (chat(&text, r#""prompt_tokens":11,"completion_tokens":-5,"total_tokens":16"#), true),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":-5,"total_tokens":16"#), false),
+        (chat(&text, r#""prompt_tokens":-5,"completion_tokens":10,"total_tokens":12"#), false),
+        (chat(&text, r#""prompt_tokens":1,"completion_tokens":"500","total_tokens":51"#), false),
+        (chat(&text, r#""prompt_tokens":1,"completion_tokens":1.5,"total_tokens":51"#), false),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":null,"total_tokens":16"#), true),
         (r#"{"object":"list","data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":8}}"#.to_owned(), true),
         (
             r#"{"object":"list","data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":0,"total_tokens":0}}"#.to_owned(),
@@ -127,7 +131,8 @@ fn an_answer_says_its_model_its_end_and_its_failure() {
     let read = |body: &str| {
         let mut reader = ResponseReader::new(EVENTS, &UsageSource::Auto);
         body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
-        let model = reader.model().map(|model| String::from_utf8_lossy(model).into_owned());
+        let models: Vec<_> = reader.models().map(String::from_utf8_lossy).collect();
+        let model = (!models.is_empty()).then(|| models.join(" "));
         (model, reader.is_complete(), reader.has_failed())
     };
     let long = format!(r#"{{"model":"{}"}}"#, "m".repeat(300));
@@ -135,6 +140,7 @@ fn an_answer_says_its_model_its_end_and_its_failure() {
         (r#"{"model":"lar\u0067e","choices":[{"finish_reason":null}],"error":null}"#, Some("large"), false, false),
         (r#"{"message":{"model":"claude"}}"#, Some("claude"), false, false),
         (r#"{"response":{"model":"o1","status":"completed","error":null}}"#, Some("o1"), true, false),
+        (r#"{"response":{"model":"a"},"model":"b","modelVersion":"a"}"#, Some("a b"), false, false),
         (r#"{"modelVersion":"gemini","candidates":[{"finishReason":"STOP"}]}"#, Some("gemini"), true, false),
         (
             r#"{"choices":[{"model":"no","finish_reason":"stop","delta":{"model":"no"}}],"model":null}"#,
@@ -151,4 +157,62 @@ fn an_answer_says_its_model_its_end_and_its_failure() {
         let found = read(&stream(&[event]));
         assert_eq!(found, (model.map(str::to_owned), is_complete, has_failed), "{event}");
     }
+}
+
+#[test]
+fn a_reason_to_finish_counts_only_in_an_answer() {
+    for (content_type, event, is_complete) in [
+        (EVENTS, r#"{"delta":{"stop_reason":"end_turn"}}"#, true),
+        (EVENTS, r#"{"response":{"candidates":[{"finishReason":"MAX_TOKENS"}]}}"#, true),
+        (EVENTS, r#"{"output":{"choices":[{"finish_reason":"stop"}]}}"#, true),
+        (JSON, r#"{"stop_reason":"end_turn"}"#, true),
+        (EVENTS, r#"{"stop_reason":"end_turn"}"#, false),
+        (EVENTS, r#"{"choices":[{"finish_reason":""}]}"#, false),
+        (EVENTS, r#"{"choices":[{"finish_reason":"null"}]}"#, false),
+        (EVENTS, r#"{"candidates":[{"finishReason":"FINISH_REASON_UNSPECIFIED"}]}"#, false),
+        (EVENTS, r#"{"choices":[{"delta":{"finish_reason":"stop"}}]}"#, false),
+        (EVENTS, r#"{"choices":[[{"finish_reason":"stop"}]]}"#, false),
+        (EVENTS, r#"{"response":{"metadata":{"finish_reason":"x"}}}"#, false),
+        (EVENTS, r#"{"metadata":{"stop_reason":"x","choices":[{"finish_reason":"x"}]}}"#, false),
+        (EVENTS, r#"{"content_block":{"input":{"stop_reason":"x"}}}"#, false),
+    ] {
+        let mut reader = ResponseReader::new(content_type, &UsageSource::Auto);
+        let body = if content_type == JSON { event.to_owned() } else { stream(&[event]) };
+        body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
+        assert_eq!(reader.is_complete(), is_complete, "{event}");
+    }
+}
+
+#[test]
+fn an_unknown_api_says_its_usage_after_all_that_may_be_text() {
+    let pointer = |text: &str| Some(text.parse().unwrap());
+    let of = |input, output| UsageSource::from(&UsagePointers { input, output, ..UsagePointers::default() });
+    let pointers = of(pointer("/usage/prompt_tokens"), pointer("/usage/completion_tokens"));
+    let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":1}"#;
+    let (alone, empty) = (format!("{{{usage}}}"), format!(r#"{{"tok":"",{usage}}}"#));
+    let (text, both) = (r#"{"tok":"x"}"#, format!(r#"{{"tok":"x",{usage}}}"#));
+    let known = format!(r#"{{"text":"x",{usage}}}"#);
+    // If it is whole, and if it breaks off: without and with pointers.
+    for (parts, expected) in [
+        (&[&*alone, text][..], [false; 4]),
+        (&[text, &alone], [true; 4]),
+        (&[text, &empty, "[DONE]"], [true; 4]),
+        (&[text, &both], [false, false, true, false]),
+        (&[&both, text], [false; 4]),
+        (&[&known, &known], [false, false, true, false]),
+        (&[r#"{"text":"x","id":"y"}"#, &alone, r#"{"id":"y"}"#], [true; 4]),
+    ] {
+        for (content_type, body) in [(EVENTS, stream(parts)), ("application/x-ndjson", parts.join("\n") + "\n")] {
+            let said = [&UsageSource::Auto, &pointers].map(|source| {
+                let mut reader = ResponseReader::new(content_type, source);
+                body.as_bytes().chunks(7).for_each(|piece| reader.read(piece));
+                [reader.says_usage(), reader.says_usage_before_end(1)]
+            });
+            assert_eq!(said.concat(), expected, "{body}");
+        }
+    }
+    // A document of its own is whole.
+    let mut reader = ResponseReader::new(JSON, &pointers);
+    reader.read(both.as_bytes());
+    assert!(reader.says_usage_before_end(1) && is_said(JSON, &both));
 }
