@@ -1,5 +1,6 @@
 //! Tests of what is found in the bodies of requests.
 
+mod apis;
 mod told_apart;
 
 use proptest::prelude::*;
@@ -56,7 +57,7 @@ fn reads_a_chat_completion() {
                 value("Be brief.")
             ],
             input: InputSize { text: (names.len() + texts.concat().len()) as u64, numbers: 3, parts: 0 },
-            output: AskedOutput { most: Some(300), is_uncertain: false, answers: 2 },
+            output: AskedOutput { most: 300, is_bounded: true, is_uncertain: false, answers: 2 },
             streams: true,
             is_background: false,
             usage_patches: Some(vec![inserted]),
@@ -89,14 +90,26 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
     for (body, most) in [
         (r"{}", 100),
         (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, 9),
-        (r#"{"MAX_TO\u212AEN\u017f":8}"#, 8),
+        (r#"{"max_to\u006bens":8}"#, 8),
         (r#"{"max_tokens":1e3,"n":2.0}"#, 2000),
         (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, 100),
         (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, 6),
-        (r#"{"n_predict":7}"#, 7),
-        (r#"{"options":{"num_predict":7}}"#, 7),
-        (r#"{"parameters":{"max_new_tokens":7,"best_of":2}}"#, 14),
-        (r#"{"inferenceConfig":{"maxTokens":7}}"#, 7),
+        // Names that not all servers know.
+        (r#"{"MAX_TO\u212AEN\u017f":8}"#, 100),
+        (r#"{"MAX_TO\u212AEN\u017f":800}"#, 800),
+        (r#"{"n_predict":7}"#, 100),
+        (r#"{"n_predict":700}"#, 700),
+        (r#"{"max_gen_len":7,"max_tokens":5}"#, 7),
+        (r#"{"max_gen_len":5,"max_tokens":7}"#, 7),
+        (r#"{"options":{"num_predict":7}}"#, 100),
+        (r#"{"options":{"num_predict":700}}"#, 700),
+        (r#"{"parameters":{"max_new_tokens":7,"best_of":2}}"#, 200),
+        (r#"{"sampling_params":{"max_new_tokens":700,"n":2}}"#, 1400),
+        (r#"{"inferenceConfig":{"maxTokens":700}}"#, 700),
+        (r#"{"GenerationConfig":{"maxOutputTokens":7}}"#, 100),
+        (r#"{"generationConfig":{"x":{"maxOutputTokens":7}}}"#, 100),
+        (r#"{"generationConfig":{"max_tokens":7}}"#, 100),
+        (r#"{"parameters":{"maxOutputTokens":7}}"#, 100),
         (r#"[{"max_tokens":9}]"#, 100),
         (r#"{"max_tokens":"4000"}"#, 4000),
         (r#"{"max_tokens":" 4000\n"}"#, 4000),
@@ -109,9 +122,19 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
         (r#"{"max_tokens":null}"#, 100),
         (r#"{"max_tokens":-1}"#, 100),
         (r#"{"n_predict":-2,"max_tokens":5}"#, 100),
+        (r#"{"max_tokens":0}"#, 100),
+        (r#"{"max_tokens":"0"}"#, 100),
+        (r#"{"max_tokens":0.0}"#, 100),
+        (r#"{"max_tokens":-0}"#, 100),
+        (r#"{"max_tokens":0e9,"max_completion_tokens":5}"#, 100),
+        (r#"{"max_tokens":"null"}"#, 100),
         (r#"{"max_tokens":true}"#, 100),
-        (r#"{"max_tokens":[9]}"#, 100),
-        (r#"{"max_tokens":{}}"#, 100),
+        // Some servers read the number in an array.
+        (r#"{"max_tokens":[100000]}"#, MOST),
+        (r#"{"max_tokens":{}}"#, MOST),
+        (r#"{"max_tokens":4000,"n":[80]}"#, MOST),
+        (r#"{"n":["80"]}"#, MOST),
+        (r#"{"n":[]}"#, MOST),
         // Very large and very long numbers.
         (r#"{"max_tokens":1e300}"#, MOST),
         (r#"{"max_tokens":18446744073709551616}"#, MOST),
@@ -136,7 +159,15 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
         (r#"{"prompt":[[1,2],[3]],"max_tokens":5}"#, 10),
         (r#"{"prompt":[],"max_tokens":5}"#, 5),
         (r#"{"prompt":"a","max_tokens":5}"#, 5),
-        (r#"{"instances":[{"prompt":"a"},{"prompt":["b"]}],"parameters":{"maxOutputTokens":5}}"#, 10),
+        (r#"{"instances":[{"prompt":"a"},{"prompt":["b"]}],"parameters":{"maxOutputTokens":500}}"#, 1000),
+        (r#"{"prompt_embeds":["a","b","c"],"max_tokens":5}"#, 15),
+        (r#"{"text":["a","b","c"],"sampling_params":{"max_new_tokens":700,"n":8}}"#, 16_800),
+        (r#"{"input_ids":[[1],[2]],"max_tokens":5}"#, 10),
+        (r#"{"parameters":{"n":4,"max_tokens":4000}}"#, 16_000),
+        (r#"{"n_cmpl":80,"max_tokens":5}"#, 400),
+        // Requests have maxima of their own.
+        (r#"{"requests":[{"params":{"max_tokens":5}},{"params":{"max_tokens":5}}]}"#, 200),
+        (r#"{"requests":[{},{}],"max_tokens":5}"#, 200),
         (r#"{"input":["a","b"],"max_output_tokens":5}"#, 5),
     ] {
         let read = read(body.as_bytes(), &[]);
@@ -270,7 +301,9 @@ fn a_stream_is_whatever_a_server_may_take_for_one() {
         ("false", false),
         ("0", false),
         ("null", false),
-        ("[]", false),
+        ("[]", true),
+        ("[0]", true),
+        ("{}", true),
     ] {
         assert_eq!(read(format!("{{\"stream\":{value}}}").as_bytes(), &[]).streams, streams, "{value}");
     }
@@ -357,8 +390,18 @@ fn what_comes_later_is_told() {
         ("null", false),
         ("0", false),
         ("\"false\"", false),
+        ("\" False\"", false),
+        ("\"\"", false),
+        ("\"0.0\"", false),
+        ("\"enabled\"", true),
+        ("\"null\"", true),
         ("\"transparent\"", false),
-        ("[]", false),
+        ("\"opaque\"", false),
+        ("\"auto\"", false),
+        ("[]", true),
+        ("[1]", true),
+        ("{}", true),
+        ("{\"enabled\":true}", true),
     ] {
         for name in ["background", "Bac\\u212Aground"] {
             let body = format!(r#"{{"{name}":{value}}}"#);
