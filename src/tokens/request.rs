@@ -4,6 +4,7 @@
 //! spelling, are reported, and what servers read in several ways counts as the most that they read.
 
 mod api;
+mod base64;
 mod known;
 mod parts;
 mod size;
