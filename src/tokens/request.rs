@@ -316,7 +316,9 @@ impl Visit for Said<'_> {
         self.parts.name(name, depth);
         if depth < 3 {
             self.usage_asking.name(name, depth == 1);
-            self.last_name.read(name, depth == 1);
+            if self.follower.has_member() {
+                self.last_name.read(name, depth == 1);
+            }
         }
     }
 

@@ -64,8 +64,8 @@ pub(super) struct LastName {
 }
 
 impl LastName {
-    /// A name in the outermost object, or in an array or object directly in that.
-    #[inline]
+    /// A name with a meaning, in the outermost object, or in an object directly in that.
+    #[inline(never)]
     pub(super) fn read(&mut self, name: Option<&[u8]>, is_outermost: bool) {
         let name = name.unwrap_or_default();
         self.maximum = match name {

@@ -12,7 +12,7 @@ fn read_by(api: Api, body: &str) -> Inspected {
 /// A client must not lower what is reserved with a maximum that its server ignores.
 #[test]
 fn only_a_maximum_of_the_api_is_certain() {
-    use Api::*;
+    use Api::{Chat, Completions, Embeddings, GenerateContent, Messages, Other, Responses};
 
     let config = r#""generationConfig":{"maxOutputTokens":5}"#;
     let other_config = r#""generation_config":{"max_output_tokens":5}"#;
