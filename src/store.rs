@@ -38,11 +38,7 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
-    /// Whether the charge is given back if the asker is gone before the answer. If not, the request was let through by then.
-    pub lapses: bool,
-    /// Whether the ask is decided although nobody waits for the answer any more: a proxy that asked may let the request through
-    /// without it.
-    pub persists: bool,
+    pub if_abandoned: IfAbandoned,
     /// The request may be held before it is served if the limit's level ([`Verdict::level`]) is above this; `None` if it is
     /// never held. Then its other limits, too, only reserve what they charge, because the client may go away meanwhile.
     pub held_above: Option<u32>,
@@ -54,12 +50,24 @@ pub struct Ask<'a> {
     pub place: usize,
 }
 
+/// What becomes of an ask if the asker is gone before the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfAbandoned {
+    /// It is not decided any more. Once it is, its charge stays, because the request was let through by then.
+    #[default]
+    Ends,
+    /// The same, but its charge is given back.
+    Lapses,
+    /// It is decided and charged all the same: a proxy that asked may let the request through without the answer.
+    Stays,
+}
+
 impl<'a> Ask<'a> {
     /// Needs and is charged `cost`. The caller sets what only a route knows.
     pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
-        let (settles, lapses, persists) = (false, false, false);
+        let (settles, if_abandoned) = (false, IfAbandoned::default());
         let (held_above, role, overflow) = (None, Role::Refuses, None);
-        Self { limit, key, need: cost, cost, settles, lapses, persists, held_above, role, overflow, place: 0 }
+        Self { limit, key, need: cost, cost, settles, if_abandoned, held_above, role, overflow, place: 0 }
     }
 
     /// Whether the ask charges nothing and only checks whether the key is banned.

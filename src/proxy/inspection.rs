@@ -249,14 +249,14 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::tokens::request::BodyPointers;
+    use crate::tokens::request::{Api, BodyPointers};
 
     #[test]
     fn a_large_body_is_read_in_turns_with_others() {
         let pointers = BodyPointers::new(&["/model".parse().unwrap()]);
         for (kibibytes, turns) in [(0, 1), (1, 1), (64, 1), (65, 2), (1024, 16)] {
             let body = vec![b' '; kibibytes << 10];
-            let mut reading = std::pin::pin!(read_in_turns(Reading::new(&pointers), &body));
+            let mut reading = std::pin::pin!(read_in_turns(Reading::new(&pointers, Api::Other), &body));
             let mut taken = 1;
             while reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 taken += 1;

@@ -34,7 +34,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::plan::{AskPlan, AskTerms};
-use super::{Answer, Ask, Away, Demand, KeyUsage, LimitChanges, Reply, Ticket};
+use super::{Answer, Ask, Away, Demand, IfAbandoned, KeyUsage, LimitChanges, Reply, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, OnError, Role, Software};
@@ -92,8 +92,7 @@ struct OwnedAsk {
     need: u64,
     cost: u64,
     settles: bool,
-    lapses: bool,
-    persists: bool,
+    if_abandoned: IfAbandoned,
     held_above: Option<u32>,
     /// How full the limit was before the request was charged; 0 if that is not known yet, or does not matter.
     level: u32,
@@ -110,7 +109,7 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, lapses, persists, held_above, role, overflow, place } = *ask;
+        let Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, place } = *ask;
         let (limit, level, requested, own_demand, is_full) = (limit.clone(), 0, None, None, false);
         Self {
             limit,
@@ -118,8 +117,7 @@ impl From<&Ask<'_>> for OwnedAsk {
             need,
             cost,
             settles,
-            lapses,
-            persists,
+            if_abandoned,
             held_above,
             level,
             role,
@@ -134,9 +132,9 @@ impl From<&Ask<'_>> for OwnedAsk {
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { ref limit, key, settles, lapses, persists, held_above, role, overflow, place, .. } = *self;
+        let Self { ref limit, key, settles, if_abandoned, held_above, role, overflow, place, .. } = *self;
         let Demand { need, cost } = self.terms().demand;
-        Ask { limit, key, need, cost, settles, lapses, persists, held_above, role, overflow, place }
+        Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, place }
     }
 
     /// All that the limit is asked, also as a pool.

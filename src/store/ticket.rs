@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::Ask;
+use super::{Ask, IfAbandoned};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Role;
 use crate::limit::{Limit, Reservation, Verdict};
@@ -58,7 +58,13 @@ impl Reserved {
     /// Asks for `more` for the same key. The charge lapses if nobody waits for it any more.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, requested, .. } = self;
-        Ask { settles: true, lapses: true, role, place: *place, ..Ask::new(requested, ticket.key, more) }
+        Ask {
+            settles: true,
+            if_abandoned: IfAbandoned::Lapses,
+            role,
+            place: *place,
+            ..Ask::new(requested, ticket.key, more)
+        }
     }
 
     /// The verdict on the request if it costs `cost`; `verdict` is the one at its admission.

@@ -243,6 +243,12 @@ impl Follower {
         }
     }
 
+    /// Whether the next member is a place.
+    #[inline]
+    pub fn has_member(&self) -> bool {
+        self.member.is_some()
+    }
+
     /// A number or another word begins. Returns its place.
     #[inline]
     pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {

@@ -3,6 +3,8 @@
 //! A client must not choose how it is counted with a body that servers read in another way. So repeated members, under any
 //! spelling, are reported, and what servers read in several ways counts as the most that they read.
 
+mod api;
+mod base64;
 mod known;
 mod parts;
 mod size;
@@ -12,11 +14,13 @@ use std::ops::Range;
 
 use super::pointer::{Follower, Pointer};
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
+use api::LastName;
 use known::Known;
 use parts::Parts;
 use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
+pub use api::Api;
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
@@ -86,7 +90,7 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
-    let mut inspection = Inspection::new(pointers);
+    let mut inspection = Inspection::new(pointers, Api::Other);
     pieces(body).for_each(|piece| inspection.read(piece));
     inspection.finish(body.len() as u64)
 }
@@ -97,8 +101,8 @@ pub struct Inspection<'a> {
 }
 
 impl<'a> Inspection<'a> {
-    pub fn new(pointers: &'a BodyPointers) -> Self {
-        Self { reader: Reader::default(), said: Said::new(pointers) }
+    pub fn new(pointers: &'a BodyPointers, api: Api) -> Self {
+        Self { reader: Reader::default(), said: Said::new(pointers, api) }
     }
 
     pub fn read(&mut self, piece: &[u8]) {
@@ -118,7 +122,7 @@ impl<'a> Inspection<'a> {
             _ => Form::AlmostJson,
         };
         match form {
-            Form::Other => Inspected { form, ..Said::new(said.pointers).text_only(length) },
+            Form::Other => Inspected { form, ..Said::new(said.pointers, said.api).text_only(length) },
             _ if is_begun => Inspected { form, usage_patches: None, ..said.text_only(length) },
             _ => said.result(form),
         }
@@ -128,7 +132,9 @@ impl<'a> Inspection<'a> {
 #[expect(clippy::struct_excessive_bools, reason = "each is one thing that the body says")]
 struct Said<'a> {
     pointers: &'a BodyPointers,
+    api: Api,
     follower: Follower,
+    last_name: LastName,
     /// For each place of the pointers, what was found and how often.
     found: Vec<(PointedTo, usize)>,
     /// Whether any place occurs more than once.
@@ -152,10 +158,12 @@ struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    fn new(pointers: &'a BodyPointers) -> Self {
+    fn new(pointers: &'a BodyPointers, api: Api) -> Self {
         Self {
             pointers,
+            api,
             follower: Follower::default(),
+            last_name: LastName::default(),
             found: vec![(PointedTo::Missing, 0); pointers.all.places()],
             repeats: false,
             string: None,
@@ -165,7 +173,7 @@ impl<'a> Said<'a> {
             text: 0,
             numbers: 0,
             parts: Parts::default(),
-            output: AskedOutput { most: None, is_uncertain: false, answers: 1 },
+            output: AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers: 1 },
             prompts: Prompts::default(),
             streams: false,
             is_background: false,
@@ -228,12 +236,15 @@ impl<'a> Said<'a> {
             self.string_text.clear();
         }
         match known {
-            Some(Known::Prompts) if kind == Kind::Array => {
+            Some(Known::Prompts) if kind == Kind::Array => self.prompts.begin(depth + 1),
+            Some(Known::Requests) if kind == Kind::Array && self.api != Api::Embeddings => {
+                self.output.is_uncertain = true;
                 self.prompts.begin(depth + 1);
             }
             Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, depth),
             Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, depth),
-            Some(known) if kind != Kind::String => self.say(known, b""),
+            // Some servers read the number or the truth of an array or object.
+            Some(known) if kind != Kind::String => self.say(known, LARGEST),
             _ => {}
         }
     }
@@ -252,27 +263,30 @@ impl<'a> Said<'a> {
         }
     }
 
+    /// Reads a word that is not `null`, or the text of a string.
     fn say(&mut self, known: Known, text: &[u8]) {
-        let is_false = || matches!(text, b"false" | b"null" | b"0" | b"");
         match known {
             Known::MaxOutput | Known::Choices => {
                 let amount = if text.len() <= MAX_WORD { Amount::of(text) } else { Amount::LARGEST };
-                match known {
-                    _ if text == b"null" => {}
-                    Known::Choices => self.output.answers = self.output.answers.max(amount.most),
-                    _ => {
-                        self.output.most = self.output.most.max(Some(amount.most));
-                        self.output.is_uncertain |= !amount.is_certain;
-                    }
+                let output = &mut self.output;
+                if known == Known::Choices {
+                    output.answers = output.answers.max(amount.most);
+                } else {
+                    output.most = output.most.max(amount.most);
+                    output.is_bounded |= self.last_name.maximum.is_some_and(|maximum| self.api.knows(maximum));
+                    output.is_uncertain |= !amount.is_certain;
                 }
             }
-            Known::Stream => self.streams |= !is_false(),
+            Known::Stream => self.streams |= !matches!(text, b"false" | b"0" | b""),
             Known::Background => {
-                let text = text.trim_ascii().to_ascii_lowercase();
-                self.is_background |= matches!(&text[..], b"true" | b"t" | b"yes" | b"y" | b"on")
-                    || normal(&text).is_some_and(|number| number != "0");
+                let text = text.trim_ascii();
+                let is = |known: &str| text.eq_ignore_ascii_case(known.as_bytes());
+                let is_false = is("") || is("false") || normal(text).is_some_and(|number| number == "0");
+                // Pictures have a background, too.
+                let is_of_picture = self.api != Api::Responses && ["transparent", "opaque", "auto"].into_iter().any(is);
+                self.is_background |= !is_false && !is_of_picture;
             }
-            Known::Prompts | Known::Options | Known::IncludeUsage => {}
+            Known::Prompts | Known::Requests | Known::Options | Known::IncludeUsage => {}
         }
     }
 
@@ -286,8 +300,8 @@ impl<'a> Said<'a> {
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
             Some(Known::IncludeUsage) => self.usage_asking.word(Asking::Include, word, at),
-            Some(known) => self.say(known, word.unwrap_or(&[b'9'; MAX_WORD])),
-            None => {}
+            Some(known) if word != Some(&b"null"[..]) => self.say(known, word.unwrap_or(LARGEST)),
+            _ => {}
         }
     }
 }
@@ -302,6 +316,9 @@ impl Visit for Said<'_> {
         self.parts.name(name, depth);
         if depth < 3 {
             self.usage_asking.name(name, depth == 1);
+            if self.follower.has_member() {
+                self.last_name.read(name, depth == 1);
+            }
         }
     }
 
@@ -371,6 +388,9 @@ impl Visit for Said<'_> {
         }
     }
 }
+
+/// A number of which servers read at most this many digits.
+const LARGEST: &[u8] = &[b'9'; MAX_WORD];
 
 #[inline]
 fn is_json(word: &[u8]) -> bool {

@@ -36,6 +36,8 @@ fn what_is_reserved_is_the_most_that_a_body_can_mean() {
         (CHAT, json!({ "max_tokens": 4000 }), 4000, 4010),
         (CHAT, json!({ "max_tokens": "4000" }), 4000, 4010),
         (CHAT, json!({ "n_predict": 4000 }), 4000, 4010),
+        (CHAT, json!({ "n_predict": 1 }), 100, 110),
+        (CHAT, json!({ "max_output_tokens": 1 }), 100, 110),
         (CHAT, json!({ "max_tokens": "many" }), 100, 110),
         (CHAT, json!({ "max_tokens": 7, "n": "80" }), 560, 570),
         (CHAT, json!({ "n": 80 }), 8000, 8010),
@@ -132,6 +134,10 @@ fn the_path_that_the_upstream_gets_says_whether_it_is_asked() {
     let gateway = Gateway::start(&config);
     assert_eq!(call(&gateway, "/ask", &json!({ "messages": [], "stream": true })).status, 200);
     assert_eq!(received(&server)["stream_options"], json!({ "include_usage": true }));
+    let gateway = Gateway::start(&config.replace("/v1/chat/completions", "/v1beta/models/m:generateContent"));
+    assert_eq!(call(&gateway, "/ask?fields=candidates", &json!({})).status, 400);
+    assert_eq!(raw(&gateway, "/ask", "X-Goog-FieldMask: candidates\r\n", b"{}").status, 400);
+    assert_eq!(call(&gateway, "/ask", &json!({})).status, 200);
 }
 
 #[test]
@@ -166,10 +172,13 @@ fn what_switches_the_usage_off_is_refused() {
         (r#"{"background":false,"background":1}"#, true),
         (r#"{"background":false}"#, false),
         (r#"{"background":null}"#, false),
-        (r#"{"background":"transparent"}"#, false),
+        (r#"{"background":"transparent"}"#, true),
+        (r#"{"background":[]}"#, true),
     ] {
         assert_eq!(status("/v1/responses", "", body), if is_refused { 400 } else { 200 }, "{body}");
     }
+    let picture = r#"{"background":"transparent"}"#;
+    assert_eq!(status("/v1/images/generations", "", picture), 404, "the server answers");
     let refused = raw(&gateway, "/v1/responses", "", br#"{"background":true}"#);
     assert!(refused.text().contains("background"), "{}", refused.text());
 }

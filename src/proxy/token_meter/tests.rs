@@ -118,7 +118,7 @@ impl Counted {
 
 /// A request for one answer.
 fn request(input: u64) -> MeteredRequest {
-    let output = AskedOutput { most: None, is_uncertain: false, answers: 1 };
+    let output = AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers: 1 };
     MeteredRequest { input, size: InputSize::default(), output, model: None, hides_usage: false, is_error: false }
 }
 

@@ -9,7 +9,7 @@ use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, 
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::Limit;
-use crate::store::Ask;
+use crate::store::{Ask, IfAbandoned};
 
 #[derive(Clone, Copy)]
 pub(super) struct RateCheck<'a> {
@@ -174,8 +174,8 @@ impl<'a> DecisionState<'a> {
         let settles = route_limit.settles;
         // A pool holds only its own requests.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        let persists = input.asker.is_some();
-        let ask = Ask { need, settles, persists, held_above, role, place, ..Ask::new(limit, key, cost) };
+        let if_abandoned = if input.asker.is_some() { IfAbandoned::Stays } else { IfAbandoned::Ends };
+        let ask = Ask { need, settles, if_abandoned, held_above, role, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
             self.reservations.owe(&ask, used);

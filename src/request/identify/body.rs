@@ -10,7 +10,7 @@ use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{
-    AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, Patch, PointedTo, has_other_encoding,
+    Api, AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, Patch, PointedTo, has_other_encoding,
 };
 use crate::tokens::response as usage;
 
@@ -31,8 +31,8 @@ pub struct BodyInspector {
     needs_json: bool,
     /// The most tokens that a limit estimates for a part that is not text.
     part: u64,
-    /// Whether the path that the upstream gets is that of completions, whatever the client's is.
-    sends_completions: bool,
+    /// The API of the path that the upstream gets if that is another one than the client's.
+    rewritten: Api,
     pointers: Vec<Pointer>,
     compiled: BodyPointers,
     model: Option<usize>,
@@ -125,7 +125,10 @@ impl BodyInspector {
             .map(|cost| cost.pointers.as_ref().map_or(usage::UsageSource::Auto, usage::UsageSource::from));
         let (inspected, all) = (route.inspect_body as u64, route.max_body_size);
         let (most, bound) = if inspected < all { (inspected, Reason::InspectBody) } else { (all, Reason::MaxBodySize) };
-        let sends_completions = matches!(path, Some(SentPath::Rewritten(path)) if is_completion(&path.text));
+        let rewritten = match path {
+            Some(SentPath::Rewritten(path)) => Api::of(&path.text),
+            _ => Api::Other,
+        };
         Some(Self {
             most,
             bound,
@@ -133,7 +136,7 @@ impl BodyInspector {
             asks_for_usage: costs().all(|cost| cost.ask_usage),
             needs_json,
             part: costs().map(|cost| cost.part).max().unwrap_or(0),
-            sends_completions,
+            rewritten,
             compiled: BodyPointers::new(&pointers),
             pointers,
             model,
@@ -152,10 +155,11 @@ impl BodyInspector {
         if has_other_encoding(body) || is_there && !charsets_are_known(head.headers) {
             return Err(BodyProblem::NotUtf8);
         }
-        if is_there && self.counts_usage() && hides_usage(head) {
+        if is_there && self.counts_usage() && self.has_api(head, &[Api::GenerateContent]) && hides_usage(head) {
             return Err(BodyProblem::Fields);
         }
-        Ok(Inspection::new(&self.compiled))
+        let [rewritten, asked] = self.apis(head);
+        Ok(Inspection::new(&self.compiled, if rewritten == Api::Other { asked } else { rewritten }))
     }
 
     /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that.
@@ -183,7 +187,7 @@ impl BodyInspector {
         }
         let is_asked = self.counts_usage() && self.asks_for_usage && said.streams;
         let patches = said.usage_patches.take();
-        if !is_asked || !self.sends_completions && !is_completion(head.path) {
+        if !is_asked || !self.has_api(head, &[Api::Chat, Api::Completions]) {
             return Ok((InspectedBody { inspector: self, said }, Vec::new()));
         }
         let patches = patches.ok_or(BodyProblem::Trailing)?;
@@ -193,16 +197,16 @@ impl BodyInspector {
     fn counts_usage(&self) -> bool {
         matches!(self.usage, Some(usage::UsageSource::Auto))
     }
-}
 
-/// Whether this is the path of chats or of completions, of OpenAI and of others with the same API.
-fn is_completion(path: &str) -> bool {
-    let path = path.trim_end_matches('/').as_bytes();
-    let end = path.len().checked_sub(COMPLETIONS.len()).and_then(|at| path.get(at..));
-    end.is_some_and(|end| end.eq_ignore_ascii_case(COMPLETIONS))
-}
+    /// The API of the rewritten path, and that of the client's.
+    fn apis(&self, head: &RequestAttributes<'_>) -> [Api; 2] {
+        [self.rewritten, Api::of(head.path)]
+    }
 
-const COMPLETIONS: &[u8] = b"/completions";
+    fn has_api(&self, head: &RequestAttributes<'_>, known: &[Api]) -> bool {
+        self.apis(head).iter().any(|api| known.contains(api))
+    }
+}
 
 impl InspectedBody<'_> {
     pub fn value(&self, pointer: &Pointer) -> Option<&[u8]> {
@@ -285,9 +289,6 @@ fn types(headers: &HeaderMap) -> impl Iterator<Item = &HeaderValue> {
 
 /// Whether a request for a model at Google selects fields of the response, and the usage is not one of them.
 fn hides_usage(head: &RequestAttributes<'_>) -> bool {
-    if !head.path.trim_end_matches('/').to_ascii_lowercase().ends_with("generatecontent") {
-        return false;
-    }
     let pairs = form_urlencoded::parse(head.query.unwrap_or_default().as_bytes());
     let is_mask = |name: &str| ["fields", "$fields"].iter().any(|known| name.eq_ignore_ascii_case(known));
     let in_query = pairs.filter(|(name, _)| is_mask(name)).any(|(_, fields)| !has_usage(fields.as_bytes()));

@@ -21,7 +21,7 @@ use super::cells::CellPlace;
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket};
+use crate::store::{IfAbandoned, KeyUsage, LimitChanges, Reply, Reserved, Ticket};
 
 #[derive(Debug)]
 pub(super) struct Mailboxes {
@@ -267,7 +267,7 @@ impl PendingDecision {
         let unsent = reply.and_then(|receiver| receiver.send(result).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
         reserved.into_iter().map(move |Reserved { place, ticket, .. }| {
-            let lapses = asks.iter().any(|ask| ask.place == place && ask.lapses);
+            let lapses = asks.iter().any(|ask| ask.place == place && ask.if_abandoned == IfAbandoned::Lapses);
             let cost = if lapses { 0 } else { ticket.cost() };
             Message::Settle(Box::new(Settlement { ticket, now, asked, cost }))
         })
@@ -275,7 +275,7 @@ impl PendingDecision {
 
     pub(super) fn is_given_up(&self) -> bool {
         let is_closed = self.reply.as_ref().is_some_and(oneshot::Sender::is_closed);
-        is_closed && !self.asks.iter().any(|ask| ask.persists)
+        is_closed && self.asks.iter().all(|ask| ask.if_abandoned != IfAbandoned::Stays)
     }
 }
 
@@ -450,12 +450,12 @@ mod tests {
     #[test]
     fn what_another_proxy_has_asked_is_decided_also_if_it_waits_no_more() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
-        for persists in [false, true] {
-            let ask = OwnedAsk { persists, ..ask(&limit, Fingerprint::of(b"k")) };
+        for if_abandoned in [IfAbandoned::Ends, IfAbandoned::Lapses, IfAbandoned::Stays] {
+            let ask = OwnedAsk { if_abandoned, ..ask(&limit, Fingerprint::of(b"k")) };
             let (decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
             assert!(!decided.is_given_up());
             drop(verdicts);
-            assert_eq!(decided.is_given_up(), !persists);
+            assert_eq!(decided.is_given_up(), if_abandoned != IfAbandoned::Stays);
         }
     }
 

@@ -50,6 +50,8 @@ pub(super) enum Known {
     Choices,
     /// One prompt, or several in an array.
     Prompts,
+    /// Requests in an array, each with a maximum of its own.
+    Requests,
     Stream,
     Background,
     Options,
@@ -58,7 +60,7 @@ pub(super) enum Known {
 
 impl Known {
     /// Google's servers accept both spellings of each name.
-    const ALL: [(Self, &str); 39] = [
+    const ALL: [(Self, &str); 50] = [
         (Self::MaxOutput, "/max_tokens"),
         (Self::MaxOutput, "/max_completion_tokens"),
         (Self::MaxOutput, "/max_output_tokens"),
@@ -73,15 +75,22 @@ impl Known {
         (Self::MaxOutput, "/parameters/max_tokens"),
         (Self::MaxOutput, "/parameters/max_new_tokens"),
         (Self::MaxOutput, "/parameters/maxOutputTokens"),
+        (Self::MaxOutput, "/sampling_params/max_tokens"),
+        (Self::MaxOutput, "/sampling_params/max_new_tokens"),
         (Self::MaxOutput, "/inferenceConfig/maxTokens"),
+        (Self::MaxOutput, "/inferenceConfig/max_new_tokens"),
         (Self::MaxOutput, "/textGenerationConfig/maxTokenCount"),
         (Self::MaxOutput, "/generationConfig/maxOutputTokens"),
         (Self::MaxOutput, "/generationConfig/max_output_tokens"),
         (Self::MaxOutput, "/generation_config/maxOutputTokens"),
         (Self::MaxOutput, "/generation_config/max_output_tokens"),
         (Self::Choices, "/n"),
+        (Self::Choices, "/n_cmpl"),
         (Self::Choices, "/best_of"),
         (Self::Choices, "/num_return_sequences"),
+        (Self::Choices, "/sampling_params/n"),
+        (Self::Choices, "/sampling_params/best_of"),
+        (Self::Choices, "/parameters/n"),
         (Self::Choices, "/parameters/best_of"),
         (Self::Choices, "/parameters/num_return_sequences"),
         (Self::Choices, "/parameters/candidateCount"),
@@ -92,8 +101,12 @@ impl Known {
         (Self::Choices, "/generation_config/candidate_count"),
         (Self::Prompts, "/prompt"),
         (Self::Prompts, "/prompts"),
+        (Self::Prompts, "/prompt_embeds"),
+        (Self::Prompts, "/text"),
+        (Self::Prompts, "/input_ids"),
         (Self::Prompts, "/inputs"),
         (Self::Prompts, "/instances"),
+        (Self::Requests, "/requests"),
         (Self::Stream, "/stream"),
         (Self::Background, "/background"),
         (Self::Options, "/stream_options"),

@@ -1,10 +1,12 @@
 //! Counts the parts of a request that are not text: pictures, sound, videos and files, by reference or in base64, and
 //! references to earlier answers. Their size does not show what they cost.
 //!
-//! Parts are found by their names in the APIs, anywhere except in definitions of tools and in arguments of tool calls.
+//! Parts are found by their names in the APIs, anywhere except in definitions of tools and in arguments of tool calls. Tools may
+//! have lists of files.
 
 use smallvec::SmallVec;
 
+use super::base64::Base64;
 use crate::base::json::Kind;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,11 @@ enum Role {
     Input,
     /// Has no parts in it.
     Aside,
+    /// Has no parts in it, except lists of files.
+    Tools,
+    Files,
+    /// Members of any names, which are text: results of tools, and documents.
+    Results,
 }
 
 impl Role {
@@ -42,17 +49,19 @@ impl Role {
                 ("input", Self::Input),
                 ("audio", Self::InnerPart),
                 ("video", Self::InnerPart),
-                ("tools", Self::Aside),
+                ("tools", Self::Tools),
             ],
             6 => {
                 &[("source", Self::InnerPart), ("images", Self::Part), ("status", Self::Type), ("prompt", Self::Prompt)]
             }
-            7 => &[("file_id", Self::Part)],
+            7 => &[("file_id", Self::Part), ("outputs", Self::Results)],
             8 => &[
+                ("file_ids", Self::Files),
                 ("file_url", Self::Part),
                 ("fileData", Self::Part),
                 ("mimeType", Self::Type),
                 ("metadata", Self::Aside),
+                ("response", Self::Results),
             ],
             9 => &[
                 ("image_url", Self::Part),
@@ -62,10 +71,11 @@ impl Role {
                 ("mime_type", Self::Type),
                 ("arguments", Self::Aside),
                 ("functions", Self::Aside),
+                ("documents", Self::Results),
             ],
             10 => &[("inlineData", Self::Part), ("media_type", Self::Type), ("parameters", Self::Aside)],
-            11 => &[("inline_data", Self::Part), ("input_audio", Self::Part)],
-            12 => &[("conversation", Self::Reference), ("input_schema", Self::Aside)],
+            11 => &[("inline_data", Self::Part), ("input_audio", Self::Part), ("input_video", Self::Part)],
+            12 => &[("conversation", Self::Reference), ("input_schema", Self::Aside), ("document_url", Self::Part)],
             13 => &[("cachedContent", Self::Reference)],
             14 => &[("cached_content", Self::Reference)],
             15 => &[("multimodal_data", Self::Part), ("response_format", Self::Aside)],
@@ -87,6 +97,9 @@ pub(super) struct Parts {
     role: Role,
     /// The depth inside the value without parts; 0 outside such values.
     aside: u32,
+    /// Whether these are tools, and the depth of the files in their last list of files.
+    is_in_tools: bool,
+    files: u32,
     /// The innermost part around the reader, and the parts around that.
     part: OpenPart,
     outer: Vec<OpenPart>,
@@ -102,7 +115,7 @@ pub(super) struct Parts {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenPart {
-    /// Bytes of strings that are data, unless the part is text.
+    /// Bytes of strings that are data, unless the part is text; of results, the bytes of data before them.
     data: u64,
     /// The depth of its members or items; 0 outside of parts.
     depth: u32,
@@ -118,6 +131,8 @@ enum PartForm {
     List,
     /// An object in a list. Replaces the list until the object ends.
     Item,
+    /// No part. Parts in them count, but have no data.
+    Results,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -125,8 +140,8 @@ enum PartString {
     #[default]
     Other,
     Type,
-    /// Data in base64, of which this many bytes were read.
-    Data(u64),
+    /// Data in base64.
+    Data(Base64),
     /// The beginning of a URL with data in it, of which this many bytes were read.
     Prefix(u64),
 }
@@ -153,19 +168,34 @@ impl Parts {
     #[inline]
     pub(super) fn begin(&mut self, kind: Kind, depth: u32) {
         let role = std::mem::take(&mut self.role);
-        if (role != Role::Other || depth == self.part.depth) && self.aside == 0 {
-            self.begin_known(kind, role, depth);
+        if self.aside == 0 {
+            if role != Role::Other || depth == self.part.depth {
+                self.begin_known(kind, role, depth);
+            }
+        } else if self.is_in_tools {
+            self.count += u64::from(depth == self.files);
+            if role == Role::Files && kind == Kind::Array {
+                self.files = depth + 1;
+            } else if depth < self.files {
+                self.files = 0;
+            }
         }
+    }
+
+    /// Whether this is the depth of what is directly in a part.
+    #[inline]
+    fn is_in_part(&self, depth: u32) -> bool {
+        depth == self.part.depth && depth > 0 && self.part.form != PartForm::Results
     }
 
     #[inline(never)]
     fn begin_known(&mut self, kind: Kind, role: Role, depth: u32) {
-        let is_in_part = depth == self.part.depth && depth > 0;
+        let is_in_part = self.is_in_part(depth);
         if is_in_part && self.part.form == PartForm::List {
             return self.begin_item(kind, depth);
         }
         let is_part = match role {
-            Role::Part => true,
+            Role::Part | Role::Files => true,
             Role::InnerPart => depth > 1,
             Role::Reference => depth == 1,
             Role::Prompt => depth == 1 && kind == Kind::Object,
@@ -174,7 +204,7 @@ impl Parts {
         if kind == Kind::String {
             self.string = match role {
                 Role::Type => PartString::Type,
-                _ if is_part || role == Role::Data && is_in_part => PartString::Data(0),
+                _ if is_part || role == Role::Data && is_in_part => PartString::Data(Base64::default()),
                 _ => PartString::Other,
             };
             self.kind.clear();
@@ -184,8 +214,13 @@ impl Parts {
             self.count += u64::from(kind == Kind::Object && !is_in_part);
             self.outer.push(self.part);
             self.enter(if kind == Kind::Array { PartForm::List } else { PartForm::Single }, depth + 1);
-        } else if role == Role::Aside || role == Role::Input && depth > 1 {
+        } else if role == Role::Results {
+            self.outer.push(self.part);
+            self.enter(PartForm::Results, depth + 1);
+            self.part.data = self.data;
+        } else if matches!(role, Role::Aside | Role::Tools) || role == Role::Input && depth > 1 {
             (self.aside, self.innermost) = (depth + 1, depth + 1);
+            (self.is_in_tools, self.files) = (role == Role::Tools, 0);
         } else if role == Role::Input {
             (self.is_in_input, self.item) = (kind == Kind::Array, Item::default());
         }
@@ -197,7 +232,7 @@ impl Parts {
         self.count += u64::from(kind != Kind::Array);
         match kind {
             Kind::String => {
-                self.string = PartString::Data(0);
+                self.string = PartString::Data(Base64::default());
                 self.kind.clear();
             }
             Kind::Object => {
@@ -228,8 +263,8 @@ impl Parts {
         match self.string {
             PartString::Other => {}
             PartString::Type => self.keep_kind(part),
-            PartString::Data(0) if part.starts_with(b"data:") => self.prefix(0, part),
-            PartString::Data(length) => self.data(length, part),
+            PartString::Data(Base64 { length: 0, .. }) if part.starts_with(b"data:") => self.prefix(0, part),
+            PartString::Data(data) => self.data(data, part),
             PartString::Prefix(length) => self.prefix(length, part),
         }
     }
@@ -243,13 +278,12 @@ impl Parts {
             None if read > MAX_PREFIX => PartString::Other,
             None => PartString::Prefix(read),
             Some(_) if is_of_text(self.kind.strip_prefix(b"data:").unwrap_or_default()) => PartString::Other,
-            Some(end) => return self.data(length + end as u64 + 1, &part[end + 1..]),
+            Some(end) => return self.data(Base64::after(length + end as u64 + 1), &part[end + 1..]),
         };
     }
 
-    fn data(&mut self, length: u64, part: &[u8]) {
-        let is_data = part.iter().all(|byte| is_of_base64(*byte));
-        self.string = if is_data { PartString::Data(length + part.len() as u64) } else { PartString::Other };
+    fn data(&mut self, data: Base64, part: &[u8]) {
+        self.string = data.and(part).map_or(PartString::Other, PartString::Data);
     }
 
     fn keep_kind(&mut self, part: &[u8]) {
@@ -295,19 +329,22 @@ impl Parts {
     #[inline]
     fn end_part(&mut self) {
         let OpenPart { depth, form, data, is_text } = self.part;
-        self.data += if is_text { 0 } else { data };
+        match form {
+            PartForm::Results => self.data = data,
+            _ => self.data += if is_text { 0 } else { data },
+        }
         self.part = match form {
             PartForm::Item => OpenPart { depth: depth - 1, form: PartForm::List, data: 0, is_text: false },
-            PartForm::Single | PartForm::List => self.outer.pop().unwrap_or_default(),
+            PartForm::Single | PartForm::List | PartForm::Results => self.outer.pop().unwrap_or_default(),
         };
     }
 
     #[inline(never)]
     fn end_string(&mut self, depth: u32) {
-        let is_in_part = depth == self.part.depth;
+        let is_in_part = self.is_in_part(depth);
         match std::mem::take(&mut self.string) {
-            PartString::Data(length) if is_in_part => self.part.data += length,
-            PartString::Data(length) => self.data += length,
+            PartString::Data(Base64 { length, .. }) if is_in_part => self.part.data += length,
+            PartString::Data(Base64 { length, .. }) => self.data += length,
             PartString::Type => {
                 self.item.is_reference |= depth == ITEM_DEPTH && *self.kind == *b"item_reference";
                 self.part.is_text |= is_in_part && is_of_text(&self.kind);
@@ -335,9 +372,4 @@ fn is_of_text(kind: &[u8]) -> bool {
     let kind = kind.trim_ascii_start().to_ascii_lowercase();
     let binary: [&[u8]; 4] = [b"image/", b"audio/", b"video/", b"application/pdf"];
     kind.starts_with(b"text") || kind.contains(&b'/') && !binary.iter().any(|binary| kind.starts_with(binary))
-}
-
-/// Includes line ends, which some clients insert.
-fn is_of_base64(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=' | b'\r' | b'\n')
 }

@@ -22,9 +22,11 @@ impl InputSize {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedOutput {
-    /// The greatest maximum that the request names.
-    pub most: Option<u64>,
-    /// Whether `most` may also have another meaning.
+    /// The greatest maximum that the request names; 0 if it names none.
+    pub most: u64,
+    /// Whether the request names a maximum that its server knows.
+    pub is_bounded: bool,
+    /// Whether a maximum may also have another meaning.
     pub is_uncertain: bool,
     /// For all prompts together.
     pub answers: u64,
@@ -33,9 +35,9 @@ pub struct AskedOutput {
 impl AskedOutput {
     /// The most tokens of output, with `without_maximum` for an answer without a maximum.
     pub fn tokens(self, without_maximum: u64) -> u64 {
-        let Self { most, is_uncertain, answers } = self;
-        let at_least = if is_uncertain { without_maximum } else { 0 };
-        most.map_or(without_maximum, |most| most.max(at_least)).saturating_mul(answers)
+        let Self { most, is_bounded, is_uncertain, answers } = self;
+        let at_least = if is_bounded && !is_uncertain { 0 } else { without_maximum };
+        most.max(at_least).saturating_mul(answers)
     }
 }
 
@@ -83,12 +85,12 @@ impl Prompts {
 pub(super) struct Amount {
     /// The largest whole number that it can mean.
     pub(super) most: u64,
-    /// Whether every server that accepts it reads this number. Otherwise it may also mean that there is no maximum.
+    /// Whether every server that accepts it reads this number. Otherwise it may also mean that there is no maximum, as 0 does.
     pub(super) is_certain: bool,
 }
 
 impl Amount {
-    /// A number with more digits than are read.
+    /// A number with more digits than are read, or what has numbers in it.
     pub(super) const LARGEST: Self = Self { most: u64::MAX, is_certain: false };
     const NONE: Self = Self { most: 0, is_certain: false };
 
@@ -97,7 +99,7 @@ impl Amount {
         let text = text.trim_ascii();
         let is_short = (1..=19).contains(&text.len());
         match digits(text) {
-            Some(number) if is_short => Self { most: number, is_certain: true },
+            Some(number) if is_short => Self { most: number, is_certain: number > 0 },
             _ if text.starts_with(b"-") => Self::NONE,
             _ => normal(text).map_or_else(|| Self::unusual(text), |form| Self::of_number(&form)),
         }
@@ -106,7 +108,7 @@ impl Amount {
     /// Reads a number in its normal form that is not negative.
     fn of_number(form: &str) -> Self {
         if let Ok(number) = form.parse() {
-            return Self { most: number, is_certain: true };
+            return Self { most: number, is_certain: number > 0 };
         }
         let most = match (form.split_once('.'), form.contains("e-")) {
             (Some((whole, _)), _) => whole.parse().map_or(u64::MAX, |whole: u64| whole.saturating_add(1)),
@@ -161,19 +163,17 @@ mod tests {
 
     #[test]
     fn numbers_mean_the_largest_that_a_server_may_read() {
-        for (text, most) in [
-            ("0", 0),
-            ("80", 80),
-            (" 4000\n", 4000),
-            ("1e3", 1000),
-            ("2.0", 2),
-            ("007", 7),
-            ("18446744073709551615", u64::MAX),
-        ] {
+        for (text, most) in
+            [("80", 80), (" 4000\n", 4000), ("1e3", 1000), ("2.0", 2), ("007", 7), ("18446744073709551615", u64::MAX)]
+        {
             assert_eq!(Amount::of(text.as_bytes()), Amount { most, is_certain: true }, "{text}");
         }
         for (text, most) in [
             ("", 0),
+            ("0", 0),
+            ("00", 0),
+            ("0.0", 0),
+            ("0e5", 0),
             ("lots", 0),
             ("null", 0),
             ("-1", 0),

@@ -1,5 +1,7 @@
 //! Tests of what is found in the bodies of requests.
 
+mod apis;
+mod maxima;
 mod told_apart;
 
 use proptest::prelude::*;
@@ -56,7 +58,7 @@ fn reads_a_chat_completion() {
                 value("Be brief.")
             ],
             input: InputSize { text: (names.len() + texts.concat().len()) as u64, numbers: 3, parts: 0 },
-            output: AskedOutput { most: Some(300), is_uncertain: false, answers: 2 },
+            output: AskedOutput { most: 300, is_bounded: true, is_uncertain: false, answers: 2 },
             streams: true,
             is_background: false,
             usage_patches: Some(vec![inserted]),
@@ -81,67 +83,6 @@ fn reads_requests_of_other_apis() {
     let responses = br#"{"model":"gpt-5","input":"Hi","max_output_tokens":50,"stream":true}"#;
     let body = read(responses, &[]);
     assert_eq!((body.output.tokens(7), body.streams), (50, true));
-}
-
-#[test]
-fn the_greatest_maximum_counts_whatever_it_is_called() {
-    const MOST: u64 = u64::MAX;
-    for (body, most) in [
-        (r"{}", 100),
-        (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, 9),
-        (r#"{"MAX_TO\u212AEN\u017f":8}"#, 8),
-        (r#"{"max_tokens":1e3,"n":2.0}"#, 2000),
-        (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, 100),
-        (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, 6),
-        (r#"{"n_predict":7}"#, 7),
-        (r#"{"options":{"num_predict":7}}"#, 7),
-        (r#"{"parameters":{"max_new_tokens":7,"best_of":2}}"#, 14),
-        (r#"{"inferenceConfig":{"maxTokens":7}}"#, 7),
-        (r#"[{"max_tokens":9}]"#, 100),
-        (r#"{"max_tokens":"4000"}"#, 4000),
-        (r#"{"max_tokens":" 4000\n"}"#, 4000),
-        (r#"{"max_tokens":"400\u0030"}"#, 4000),
-        (r#"{"max_tokens":"lots"}"#, 100),
-        (r#"{"max_tokens":"0x1000"}"#, 4096),
-        (r#"{"max_tokens":5,"max_output_tokens":"lots"}"#, 100),
-        (r#"{"max_tokens":500,"max_output_tokens":"lots"}"#, 500),
-        // Values that may mean unlimited.
-        (r#"{"max_tokens":null}"#, 100),
-        (r#"{"max_tokens":-1}"#, 100),
-        (r#"{"n_predict":-2,"max_tokens":5}"#, 100),
-        (r#"{"max_tokens":true}"#, 100),
-        (r#"{"max_tokens":[9]}"#, 100),
-        (r#"{"max_tokens":{}}"#, 100),
-        // Very large and very long numbers.
-        (r#"{"max_tokens":1e300}"#, MOST),
-        (r#"{"max_tokens":18446744073709551616}"#, MOST),
-        (r#"{"max_tokens":1111111111111111111111111111111111111111111111111111111111111111111111}"#, MOST),
-        (r#"{"max_tokens":"1111111111111111111111111111111111111111111111111111111111111111111111"}"#, MOST),
-        (r#"{"max_tokens":18446744073709551615,"n":2}"#, MOST),
-        (r#"{"max_tokens":100.5}"#, 101),
-        // Times the answers.
-        (r#"{"n":0,"max_tokens":5}"#, 5),
-        (r#"{"n":-1,"max_tokens":5}"#, 5),
-        (r#"{"n":null,"max_tokens":5}"#, 5),
-        (r#"{"n":"80","max_tokens":5}"#, 400),
-        (r#"{"best_of":"80","n":2}"#, 8000),
-        (r#"{"n":1.5,"max_tokens":5}"#, 10),
-        (r#"{"n":1111111111111111111111111111111111111111111111111111111111111111111111}"#, MOST),
-        // Times the prompts.
-        (r#"{"prompt":["a","b","c"],"max_tokens":5}"#, 15),
-        (r#"{"prompt":["a","b","c"],"n":"2","max_tokens":5}"#, 30),
-        (r#"{"prompt":["a","b","c"]}"#, 300),
-        (r#"{"prompt":["a","b"],"prompts":["a","b","c"]}"#, 300),
-        (r#"{"prompt":[1,2,3],"max_tokens":5}"#, 5),
-        (r#"{"prompt":[[1,2],[3]],"max_tokens":5}"#, 10),
-        (r#"{"prompt":[],"max_tokens":5}"#, 5),
-        (r#"{"prompt":"a","max_tokens":5}"#, 5),
-        (r#"{"instances":[{"prompt":"a"},{"prompt":["b"]}],"parameters":{"maxOutputTokens":5}}"#, 10),
-        (r#"{"input":["a","b"],"max_output_tokens":5}"#, 5),
-    ] {
-        let read = read(body.as_bytes(), &[]);
-        assert_eq!((read.output.tokens(100), read.form), (most, Form::Json), "{body}");
-    }
 }
 
 #[test]
@@ -270,7 +211,9 @@ fn a_stream_is_whatever_a_server_may_take_for_one() {
         ("false", false),
         ("0", false),
         ("null", false),
-        ("[]", false),
+        ("[]", true),
+        ("[0]", true),
+        ("{}", true),
     ] {
         assert_eq!(read(format!("{{\"stream\":{value}}}").as_bytes(), &[]).streams, streams, "{value}");
     }
@@ -357,8 +300,18 @@ fn what_comes_later_is_told() {
         ("null", false),
         ("0", false),
         ("\"false\"", false),
+        ("\" False\"", false),
+        ("\"\"", false),
+        ("\"0.0\"", false),
+        ("\"enabled\"", true),
+        ("\"null\"", true),
         ("\"transparent\"", false),
-        ("[]", false),
+        ("\"opaque\"", false),
+        ("\"auto\"", false),
+        ("[]", true),
+        ("[1]", true),
+        ("{}", true),
+        ("{\"enabled\":true}", true),
     ] {
         for name in ["background", "Bac\\u212Aground"] {
             let body = format!(r#"{{"{name}":{value}}}"#);

@@ -212,10 +212,8 @@ impl Findings {
             (Member::StopReason | Member::FinishReason, text) => {
                 self.ending.is_complete |= !(text == b"null" || text.ends_with(b"_UNSPECIFIED"));
             }
-            (Member::Model, _) => {
-                if self.models.len() < MOST_MODELS && !self.models.contains(&text) {
-                    self.models.push(text);
-                }
+            (Member::Model, _) if self.models.len() < MOST_MODELS && !self.models.contains(&text) => {
+                self.models.push(text);
             }
             (Member::Status, b"in_progress" | b"queued") => self.ending.begins(),
             (Member::Status, b"completed" | b"incomplete" | b"failed" | b"cancelled") => {

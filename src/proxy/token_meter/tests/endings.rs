@@ -169,7 +169,7 @@ fn of_several_answers_only_the_last_end_is_final() {
     for (answers, ends, cost) in [(1, false, 9), (2, false, 60), (2, true, 9)] {
         let counted = Counted::new(&["100/h"]);
         let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
-        let output = AskedOutput { most: None, is_uncertain: false, answers };
+        let output = AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers };
         let mut meter = counted.meter_of(limit, EVENTS, MeteredRequest { output, ..request(5) });
         let mut body = pieces(&[&first, &second]);
         for _ in 0..2 {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::share::WHOLE;
+use crate::store::IfAbandoned;
 
 /// Runs the steps, and checks after each that `holds`; then settles all that is open, and lets it arrive.
 fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestCaseResult) -> TestCaseResult {
@@ -138,7 +139,8 @@ fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
         for lapses in [true, false] {
             let limit = limit(kind, 20);
             let key = key_on(0, 1, &limit);
-            let step = OwnedAsk { settles: true, lapses, need: 7, cost: 7, ..ask(&limit, key) };
+            let if_abandoned = if lapses { IfAbandoned::Lapses } else { IfAbandoned::Ends };
+            let step = OwnedAsk { settles: true, if_abandoned, need: 7, cost: 7, ..ask(&limit, key) };
             let mut world = World::new(1, 1, how, vec![vec![step]]);
             world.connect(0, 0);
             world.run(&Step::Reserve { gateway: 0, what: 0, cost: 7 });

@@ -100,6 +100,22 @@ fn parts_that_are_no_text_are_counted() {
         (r#"{"messages":[{"images":["AAAA","BBBB"],"content":"a"}]}"#, 2),
         (r#"{"images":["AAAA",{"image_url":"a"}]}"#, 2),
         (r#"{"messages":[{"content":"the source of image_url is data"}]}"#, 0),
+        (r#"{"messages":[{"content":[{"type":"document_url","document_url":"https://a.test/b.pdf"}]}]}"#, 1),
+        (r#"{"messages":[{"content":[{"type":"input_video","input_video":{"url":"https://a.test/b.mp4"}}]}]}"#, 1),
+        (r#"{"file_ids":["f-1","f-2"]}"#, 2),
+        (r#"{"input":[{"file_ids":["f-1","f-2",{}],"x":["a"]}]}"#, 3),
+        (r#"{"tools":[{"container":{"type":"auto","file_ids":["f-1","f-2"]},"x":["a"]},{"file_ids":["f-3"]}]}"#, 3),
+        (r#"{"tools":[{"file_ids":["f-1"],"x":{"y":["a",{"z":"b"}]}},["a"],"b"]}"#, 1),
+        (r#"{"tools":[{"parameters":{"properties":{"file_ids":{"type":"array","items":{"type":"string"}}}}}]}"#, 0),
+        (r#"{"messages":[{"content":[{"type":"tool_use","input":{"file_ids":["f-1"]}}]}]}"#, 0),
+        (r#"{"tools":[{"file_ids":["f-1"]}],"messages":[{"content":[{"image_url":"a"}]}]}"#, 2),
+        // Results of tools, and documents.
+        (
+            r#"{"contents":[{"parts":[{"functionResponse":{"response":{"result":"a"},"parts":[{"inlineData":{}}]}}]}]}"#,
+            1,
+        ),
+        (r#"{"documents":[{"content":[{"type":"image_url","image_url":{"url":"a"}}]},"b"],"images":["c"]}"#, 2),
+        (r#"{"documents":{"image_url":"a"}}"#, 1),
     ] {
         assert_eq!(read(body.as_bytes(), &[]).input.parts, parts, "{body}");
     }
@@ -139,6 +155,38 @@ fn data_of_parts_is_no_text() {
     ] {
         assert!(of(body) > 10_000);
     }
+    // Lines as programs write them in base64, and lines of words.
+    let lines = |length: usize| format!("{}{}", "A".repeat(length), r"\n").repeat(1000);
+    let body =
+        |data: &str| format!(r#"{{"messages":[{{"content":[{{"image_url":"data:image/png;base64,{data}"}}]}}]}}"#);
+    assert!(of(body(&lines(76))) < 200);
+    assert!(of(body(&lines(8))) > 7000);
     let body = format!(r#"{{"messages":[{{"content":"{data}","data":"{data}"}}]}}"#);
     assert!(read(body.as_bytes(), &[]).input.text > 2 * data.len() as u64);
+}
+
+/// Results of tools and documents have members of any names.
+#[test]
+fn results_of_tools_have_no_data() {
+    let words = "words".repeat(2000);
+    for (body, after) in [
+        (r#"{"contents":[{"parts":[{"functionResponse":{"name":"f","response":{"image":"WORDS"}}}]}],"x":["#, ""),
+        (r#"{"contents":[{"parts":[{"functionResponse":{"response":{"a":[{"image":{"url":"WORDS"}}]}}}]}],"x":["#, ""),
+        (r#"{"contents":[{"parts":[{"functionResponse":{"response":{"images":["WORDS",["WORDS"]]}}}]}],"x":["#, ""),
+        (r#"{"documents":[{"data":{"image":"WORDS"}}],"x":["#, ""),
+        (r#"{"documents":[{"image":{"image":{"data":"WORDS"}}}],"x":["#, ""),
+        (r#"{"documents":{"url":"WORDS","image_url":"WORDS"},"x":["#, ""),
+        (r#"{"tool_results":[{"outputs":[{"image":"WORDS"}]}],"x":["#, ""),
+        (r#"{"tools":[{"parameters":{"file_ids":["WORDS"],"image":"WORDS"}}],"x":["#, ""),
+        // Data beside them is none of their text.
+        (r#"{"images":["AAAA",{"data":"AAAA","response":{"image":"WORDS"}}],"x":["#, r#"{"image":"AAAA"}"#),
+    ] {
+        let whole = format!("{body}{after}]}}").replace("WORDS", &words);
+        let texts = body.matches("WORDS").count() as u64 * 10_000;
+        let text = read(whole.as_bytes(), &[]).input.text;
+        assert!((texts..texts + 100).contains(&text), "{text}: {body}");
+        let data = whole.matches("AAAA").count() as u64 * 4;
+        let names = read(whole.replace("AAAA", "").as_bytes(), &[]).input.text;
+        assert_eq!(text, names, "{data} bytes of data: {body}");
+    }
 }
