@@ -178,9 +178,19 @@ path = "/*"
 respond = {}
 "#;
 
+const SENTINELS: &str = r#"
+[store]
+type = "valkey"
+sentinels = ["10.0.0.2"]
+master = "mymaster"
+[[routes]]
+path = "/*"
+respond = {}
+"#;
+
 fn texts() -> Vec<String> {
     let others = if cfg!(feature = "postgres") { [OTHERS, POSTGRES].concat() } else { OTHERS.to_owned() };
-    vec![FULL.to_owned(), LIMITS.to_owned(), SHARED.to_owned(), others]
+    vec![FULL.to_owned(), LIMITS.to_owned(), SHARED.to_owned(), SENTINELS.to_owned(), others]
 }
 
 fn configs() -> Vec<Config> {
