@@ -124,8 +124,11 @@ fn admitted_over_a_failover(gateways: usize, more: &str, quota: usize) -> usize 
 }
 
 #[test]
-fn a_failover_in_a_flood_gives_the_clients_of_a_gateway_nothing() {
-    assert_eq!(admitted_over_a_failover(1, "", 3_000), 3_000);
+fn a_failover_in_a_flood_changes_little_for_the_clients_of_a_gateway() {
+    const QUOTA: usize = 3_000;
+    let admitted = admitted_over_a_failover(1, "", QUOTA);
+    // What the primary has not answered when it dies is counted once, twice, or not at all.
+    assert!((QUOTA - 100..=QUOTA + 100).contains(&admitted), "{admitted} admitted");
 }
 
 #[test]

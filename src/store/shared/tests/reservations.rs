@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::base::share::WHOLE;
-use crate::store::IfAbandoned;
 
 /// Runs the steps, and checks after each that `holds`; then settles all that is open, and lets it arrive.
 fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestCaseResult) -> TestCaseResult {
@@ -136,10 +135,9 @@ fn what_was_counted_before_it_was_forgotten_is_given_back() {
 
 fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
-        for lapses in [true, false] {
+        for (lapses, if_abandoned) in [(true, IfAbandoned::Lapses), (false, IfAbandoned::Ends)] {
             let limit = limit(kind, 20);
             let key = key_on(0, 1, &limit);
-            let if_abandoned = if lapses { IfAbandoned::Lapses } else { IfAbandoned::Ends };
             let step = OwnedAsk { settles: true, if_abandoned, need: 7, cost: 7, ..ask(&limit, key) };
             let mut world = World::new(1, 1, how, vec![vec![step]]);
             world.connect(0, 0);
