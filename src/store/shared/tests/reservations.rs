@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::share::WHOLE;
+use crate::store::IfAbandoned;
 
 /// Runs the steps, and checks after each that `holds`; then settles all that is open, and lets it arrive.
 fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestCaseResult) -> TestCaseResult {
@@ -135,7 +136,7 @@ fn what_was_counted_before_it_was_forgotten_is_given_back() {
 
 fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
     for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
-        for (lapses, if_abandoned) in [(true, IfAbandoned::Lapses), (false, IfAbandoned::Ends)] {
+        for (if_abandoned, expected) in [(IfAbandoned::Lapses, 0..=slack(kind)), (IfAbandoned::Ends, 7..=7)] {
             let limit = limit(kind, 20);
             let key = key_on(0, 1, &limit);
             let step = OwnedAsk { settles: true, if_abandoned, need: 7, cost: 7, ..ask(&limit, key) };
@@ -144,7 +145,6 @@ fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
             world.run(&Step::Reserve { gateway: 0, what: 0, cost: 7 });
             world.leave(0);
             world.settle();
-            let expected = if lapses { 0..=slack(kind) } else { 7..=7 };
             let counted = counted(&mut world, kind, key);
             assert!(expected.contains(&counted), "{counted}, way to count {kind}, {how:?}");
         }
