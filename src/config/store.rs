@@ -280,11 +280,6 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     let servers = match &software {
         Software::Valkey(_) if section.field(&keys::sentinels).is_some() => login::primary(section),
         software => {
-            section.refuse(
-                &[keys::master.name],
-                "needs `sentinels`",
-                "add sentinels = [\"10.0.0.1:26379\"], or remove it",
-            );
             let port = software.port();
             let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
             section

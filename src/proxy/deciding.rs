@@ -61,6 +61,7 @@ impl<'a> Deciding<'a, '_> {
         let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
         let worker = &*connection.worker;
         let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
+        let longest_wait = input.longest_hold();
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
         let mut part = StageRange::ALL;
@@ -68,7 +69,8 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                resolve_quotas(route, StageRange::FIRST, attributes, connection, asker, &mut now, head_quotas).await;
+                resolve_quotas(route, StageRange::FIRST, attributes, connection, longest_wait, &mut now, head_quotas)
+                    .await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -94,7 +96,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                resolve_quotas(route, part, &attributes, connection, asker, &mut now, tokens_quotas).await;
+                resolve_quotas(route, part, &attributes, connection, longest_wait, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -120,7 +122,7 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            resolve_quotas(route, part, &attributes, connection, asker, &mut now, quotas).await;
+            resolve_quotas(route, part, &attributes, connection, longest_wait, &mut now, quotas).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
@@ -198,7 +200,7 @@ async fn resolve_quotas(
     part: StageRange,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
-    asker: Option<Asker>,
+    longest: Duration,
     now: &mut Time,
     quotas: &mut ResolvedQuotas,
 ) {
@@ -211,7 +213,6 @@ async fn resolve_quotas(
     };
     if let Some(waits) = waits {
         // Boxed because it is seldom needed and would make the future of each request larger.
-        let longest = asker.map_or(Duration::MAX, |asker| asker.longest_hold);
         Box::pin(waits.finish(quotas, longest)).await;
         *now = clock::now();
     }

@@ -228,7 +228,8 @@ impl DecisionInput<'_, '_> {
             .map(|descriptor| descriptor.hits)
     }
 
-    fn longest_hold(&self) -> Duration {
+    /// How long whoever asks may wait for the answer.
+    pub fn longest_hold(&self) -> Duration {
         self.asker.map_or(Duration::MAX, |asker| asker.longest_hold)
     }
 

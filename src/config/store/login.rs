@@ -67,6 +67,10 @@ pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
 pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
     let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
     let sentinels = section.field(&keys::sentinels);
+    if sentinels.is_none() {
+        let help = "add sentinels = [\"10.0.0.1:26379\"], or remove it";
+        section.refuse(&[keys::master.name], "needs `sentinels`", help);
+    }
     let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
     Login {
         username: username.unwrap_or_default(),

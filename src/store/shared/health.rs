@@ -46,8 +46,9 @@ pub struct Server {
     pub address: String,
     /// True before the first attempt to connect.
     up: AtomicBool,
-    /// Whether it has ever answered; if not, why it refuses the gateway, if that was so at the last attempt to connect.
+    /// Whether it has ever answered.
     was_up: AtomicBool,
+    /// If it has never answered: why it refused the gateway at the last attempt to connect, if it did.
     refusal: Mutex<Option<String>>,
     /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
