@@ -58,7 +58,7 @@ impl<'a> Deciding<'a, '_> {
         state: &mut DecisionState<'a>,
         record: &mut RequestRecord,
     ) -> Decided {
-        let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
+        let Self { connection, gateway, route, ref attributes, mut now, asker, .. } = *self;
         let worker = &*connection.worker;
         let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
         let longest_wait = input.longest_hold();
@@ -110,7 +110,16 @@ impl<'a> Deciding<'a, '_> {
                     attributes.body = Some(&inspection.body);
                 }
                 Err(Unread::Refused(refused)) => decision = refused,
-                Err(Unread::Unusable(decision, why)) => {
+                Err(Unread::Unusable(first, why)) => {
+                    let part = StageRange::BODY_OF_OTHERS;
+                    resolve_quotas(route, part, &attributes, connection, longest_wait, &mut now, quotas).await;
+                    let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
+                    let decision = decide::decide_without_body(&input, state).await;
+                    if !input.passes(decision) {
+                        decided::record(record, route, input.traced_since, decision, state);
+                        return self.refused(decision, &attributes, now, state);
+                    }
+                    let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
                     let answer = decided::charged(record, route, &input, decision, state, answer);
                     return Decided::Answered(Outcome::Refused, answer, None);
@@ -128,22 +137,34 @@ impl<'a> Deciding<'a, '_> {
         }
         decided::record(record, route, input.traced_since, decision, state);
         if !input.passes(decision) {
-            if let Decision::Banned { place, .. } = decision
-                && respond_to_banned(route, place) == BanResponse::Close
-            {
-                let outcome = outcome_of(decision, route);
-                // A proxy that speaks for others would take a closed connection for a failure of this gateway.
-                return match is_shared {
-                    true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
-                    false => Decided::Unanswered(outcome, place),
-                };
-            }
-            let last = &mut connection.refusal_cache.borrow_mut();
-            let answer = refuse(route, decision, state, &attributes, now, last);
-            return Decided::Answered(outcome_of(decision, route), answer, refusing(decision, state));
+            return self.refused(decision, &attributes, now, state);
         }
         let metered = metered_request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
+    }
+
+    /// What becomes of a request that its limits refuse.
+    fn refused(
+        &self,
+        decision: Decision,
+        attributes: &RequestAttributes<'_>,
+        now: Time,
+        state: &mut DecisionState<'_>,
+    ) -> Decided {
+        let Self { connection, route, is_shared, .. } = *self;
+        let outcome = outcome_of(decision, route);
+        if let Decision::Banned { place, .. } = decision
+            && respond_to_banned(route, place) == BanResponse::Close
+        {
+            // A proxy that speaks for others would take a closed connection for a failure of this gateway.
+            return match is_shared {
+                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
+                false => Decided::Unanswered(outcome, place),
+            };
+        }
+        let last = &mut connection.refusal_cache.borrow_mut();
+        let answer = refuse(route, decision, state, attributes, now, last);
+        Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }
 

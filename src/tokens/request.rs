@@ -58,7 +58,7 @@ pub enum PointedTo {
     Missing,
     /// The text of a string, in which U+FFFD replaces what is not UTF-8, or a number in its normal form.
     Value(String),
-    /// The target or something on the way to it is repeated, or it is a number that is too long to be known.
+    /// The target or something on the way to it is repeated, or it is a number or a text that is too long to be known.
     Ambiguous,
 }
 
@@ -88,6 +88,9 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
         (!piece.is_empty()).then_some(piece)
     })
 }
+
+/// The most bytes of a text that is kept, since it is copied at once: as long as the longest line of a head.
+const MAX_TEXT: usize = 1 << 16;
 
 pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
     let mut inspection = Inspection::new(pointers, Api::Other);
@@ -252,7 +255,10 @@ impl<'a> Said<'a> {
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
-            self.found[place].0 = PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned());
+            self.found[place].0 = match self.string_text.len() {
+                0..=MAX_TEXT => PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned()),
+                _ => PointedTo::Ambiguous,
+            };
         }
         if let Some(known) = self.pointers.known_at(place) {
             let text = std::mem::take(&mut self.string_text);
@@ -340,7 +346,7 @@ impl Visit for Said<'_> {
     #[inline]
     fn text(&mut self, part: &[u8]) {
         self.text += part.len() as u64;
-        if self.string.is_some() {
+        if self.string.is_some() && self.string_text.len() <= MAX_TEXT {
             self.string_text.extend_from_slice(part);
         }
         self.parts.text(part);

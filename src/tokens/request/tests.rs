@@ -348,3 +348,14 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&asking).unwrap(), serde_json::Value::from(body));
     }
 }
+
+#[test]
+fn a_text_that_is_too_long_is_not_kept() {
+    let keys = BodyPointers::new(&["/user".parse().unwrap()]);
+    for (length, is_kept) in [(MAX_TEXT, true), (MAX_TEXT + 1, false), (MAX_TEXT * 5, false)] {
+        let text = "u".repeat(length);
+        let found = inspect(format!(r#"{{"user": "{text}"}}"#).as_bytes(), &keys).found;
+        let expected = if is_kept { PointedTo::Value(text) } else { PointedTo::Ambiguous };
+        assert!(found == [expected], "{length}");
+    }
+}
