@@ -253,6 +253,13 @@ impl<'a> Said<'a> {
     }
 
     #[inline(never)]
+    fn keep(&mut self, part: &[u8]) {
+        if self.string_text.len() <= MAX_TEXT {
+            self.string_text.extend_from_slice(part);
+        }
+    }
+
+    #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
             self.found[place].0 = match self.string_text.len() {
@@ -346,8 +353,8 @@ impl Visit for Said<'_> {
     #[inline]
     fn text(&mut self, part: &[u8]) {
         self.text += part.len() as u64;
-        if self.string.is_some() && self.string_text.len() <= MAX_TEXT {
-            self.string_text.extend_from_slice(part);
+        if self.string.is_some() {
+            self.keep(part);
         }
         self.parts.text(part);
     }
