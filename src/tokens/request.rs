@@ -149,7 +149,7 @@ struct Said<'a> {
     is_structure: bool,
     is_strict: bool,
     text: u64,
-    numbers: u64,
+    words: u64,
     parts: Parts,
     output: AskedOutput,
     prompts: Prompts,
@@ -174,7 +174,7 @@ impl<'a> Said<'a> {
             is_structure: false,
             is_strict: true,
             text: 0,
-            numbers: 0,
+            words: 0,
             parts: Parts::default(),
             output: AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers: 1 },
             prompts: Prompts::default(),
@@ -186,7 +186,7 @@ impl<'a> Said<'a> {
     }
 
     fn result(self, form: Form) -> Inspected {
-        let Self { pointers, numbers, streams, is_background, .. } = self;
+        let Self { pointers, words, streams, is_background, .. } = self;
         let is_repeated = |end: usize| pointers.all.way(end).any(|place| self.found[place].1 > 1);
         let found = pointers
             .keys()
@@ -198,7 +198,7 @@ impl<'a> Said<'a> {
         Inspected {
             form,
             found,
-            input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
+            input: InputSize { text: self.text.saturating_sub(self.parts.data), words, parts: self.parts.count },
             output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
             streams,
             is_background,
@@ -244,6 +244,7 @@ impl<'a> Said<'a> {
                 self.output.is_uncertain = true;
                 self.prompts.begin(depth + 1);
             }
+            Some(Known::FirstMessage) if kind == Kind::Array => self.prompts.begin(depth),
             Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, depth),
             Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, depth),
             // Some servers read the number or the truth of an array or object.
@@ -299,7 +300,7 @@ impl<'a> Said<'a> {
                 let is_of_picture = self.api != Api::Responses && ["transparent", "opaque", "auto"].into_iter().any(is);
                 self.is_background |= !is_false && !is_of_picture;
             }
-            Known::Prompts | Known::Requests | Known::Options | Known::IncludeUsage => {}
+            Known::Prompts | Known::FirstMessage | Known::Requests | Known::Options | Known::IncludeUsage => {}
         }
     }
 
@@ -383,17 +384,11 @@ impl Visit for Said<'_> {
 
     #[inline(always)]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
+        self.words += 1;
         match word {
-            Some(word) => {
-                // `-` and digits come before letters and `_` in ASCII.
-                self.numbers += u64::from(word.first() <= Some(&b'9'));
-                self.is_strict = self.is_strict && is_json(word);
-            }
+            Some(word) => self.is_strict = self.is_strict && is_json(word),
             // The word is a long number.
-            None => {
-                self.numbers += 1;
-                self.text += at.len() as u64;
-            }
+            None => self.text += at.len() as u64,
         }
         self.parts.word();
         if let Some(place) = self.follower.value(&self.pointers.all) {

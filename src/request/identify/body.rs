@@ -75,7 +75,7 @@ impl fmt::Display for BodyProblem {
             }
             Self::Trailing => f.write_str("The body of the request has something after its JSON."),
             Self::Background => {
-                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
+                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.")
             }
             Self::Fields => f.write_str(
                 "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
