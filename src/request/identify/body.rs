@@ -74,9 +74,9 @@ impl fmt::Display for BodyProblem {
                 write!(f, "The body of the request has {pointer} more than once, or a value there that is too long.")
             }
             Self::Trailing => f.write_str("The body of the request has something after its JSON."),
-            Self::Background => {
-                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.")
-            }
+            Self::Background => f.write_str(
+                "The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.",
+            ),
             Self::Fields => f.write_str(
                 "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
                  it.",
