@@ -8,6 +8,9 @@ use std::ops::Range;
 use super::report::{Problem, within};
 use super::texts::place;
 
+/// Word processors and web pages write these instead of `"` and `'`.
+const TYPOGRAPHIC_QUOTES: [char; 10] = ['“', '”', '„', '‟', '«', '»', '‘', '’', '‚', '″'];
+
 /// Unlike other syntax errors, a duplicate key leaves the rest of the file readable.
 pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
@@ -48,7 +51,17 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let kinds =
         ["string values must be quoted", "invalid boolean", "invalid integer", "invalid float", "invalid datetime"];
     let value = kinds.iter().any(|kind| error.message().starts_with(kind));
+    if text[span.start..].starts_with(TYPOGRAPHIC_QUOTES) {
+        let plain =
+            written.trim_start_matches(TYPOGRAPHIC_QUOTES).trim_end_matches(TYPOGRAPHIC_QUOTES).trim_end_matches('"');
+        let example = if plain.is_empty() { "like \"10s\"".to_owned() } else { format!("{plain:?}") };
+        let help = Some(format!("write plain quotes, {example}"));
+        return Problem { span, message: "syntax error: these are typographic quotes".to_owned(), help };
+    }
     let (message, help) = match error.message() {
+        _ if written.starts_with(['\u{a0}', '\u{202f}', '\u{200b}', '\u{feff}']) => {
+            ("this is an invisible character", "write a plain space, or remove it")
+        }
         _ if value && written.is_empty() => ("a value is missing", "write one after the ="),
         _ if value => ("this is not a value", "a text needs quotes, like \"10s\" or \"127.0.0.1:8080\""),
         message if message.starts_with("key with no value") => {
