@@ -105,7 +105,7 @@ mod tests {
                 table.remove("upstream");
             }
             text.extend([title, "\n"]);
-            table.iter().for_each(|(key, value)| text.push_str(&format!("{key} = {value}\n")));
+            table.iter().for_each(|(key, value)| text.extend([key, " = ", value, "\n"]));
         }
         text
     }

@@ -93,23 +93,17 @@ pub(super) fn report_keys(section: &Section<'_>) -> bool {
     if !is_known {
         rates.extend(rate_of(quota.unwrap_or(10), period.as_deref().unwrap_or("s")));
     }
-    let burst = of(&["burst"]).or(of(&BURSTS)).and_then(quantity);
-    section.refuse_together(&found, &help(&rates, burst, is_known));
+    if let (Some(burst), Some(first)) = (of(&BURSTS).and_then(quantity), rates.first_mut()) {
+        *first = first.clone().with_strategy(Strategy::TokenBucket { burst }).unwrap_or(first.clone());
+    }
+    let with = match rates.first().map(Rate::strategy) {
+        Some(Strategy::TokenBucket { .. }) => " with strategy = \"token-bucket\"",
+        _ => "",
+    };
+    let rates: Vec<_> = rates.iter().map(ToString::to_string).collect();
+    let (write, instead) = if is_known { ("write", " instead") } else { ("write it like", "") };
+    section.refuse_together(&found, &format!("{write} rates = {rates:?}{with}{instead}"));
     !found.is_empty()
-}
-
-fn help(rates: &[Rate], burst: Option<u64>, is_known: bool) -> String {
-    let mut texts: Vec<_> = rates.iter().map(ToString::to_string).collect();
-    let mut with = String::new();
-    if let (Some(burst), Some(first)) = (burst, texts.first_mut()) {
-        first.push_str(&format!(" burst {burst}"));
-        with.push_str(" with strategy = \"token-bucket\"");
-    }
-    if is_known {
-        format!("write rates = {texts:?}{with} instead")
-    } else {
-        format!("write it like rates = {texts:?}{with}")
-    }
 }
 
 fn read(text: &str) -> Option<Rate> {

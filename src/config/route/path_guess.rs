@@ -28,7 +28,7 @@ pub(in crate::config) fn guess(text: &str) -> Option<String> {
         if is_last && ["", ".*", "(.*)", ".+", "(.+)", "*", "**"].contains(part) {
             guess.push_str("/*");
         } else if is_of_others(literal) || literal.contains(['(', '*', '+', '{']) {
-            guess.push_str(&format!("/{{{}}}", capture(literal)));
+            guess.extend(["/{", capture(literal), "}"]);
         } else {
             guess.extend(["/", literal]);
             guess.push_str(if is_last && (begins || literal != *part) { "/*" } else { "" });
