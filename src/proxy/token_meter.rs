@@ -303,6 +303,7 @@ impl TokenMeter {
             return said;
         }
         let has_input = if is_said { reader.says_input() } else { said.input > 0 || said.cached > 0 };
+        // Text that was not sent for lack of room is not charged.
         let text = tokens_of(if end == End::Cut { self.passed } else { reader.text() });
         Usage {
             input: if has_input { said.input } else { self.request.input },
@@ -321,12 +322,10 @@ impl TokenMeter {
         self.end = Some(end);
         let (used, is_said, is_error) = (self.used(end), self.is_said(end), self.request.is_error);
         let is_unsaid = !is_said && !is_error && !self.reading.reader().has_failed();
-        let keeps_reserved = is_unsaid && matches!(end, End::Whole | End::Abandoned);
+        let keeps_reserved = is_unsaid && end != End::Broken;
         for limit in &mut self.limits {
             let reserved = limit.reserved();
             let cost = match limit.cost(used) {
-                // Text that was not sent for lack of room is not charged.
-                cost if end == End::Cut => cost.min(reserved),
                 cost if keeps_reserved => cost.max(limit.kept()),
                 cost => cost,
             };

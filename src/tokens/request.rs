@@ -5,6 +5,7 @@
 
 mod api;
 mod base64;
+mod inspected;
 mod known;
 mod parts;
 mod size;
@@ -12,7 +13,7 @@ mod usage_asking;
 
 use std::ops::Range;
 
-use super::pointer::{Follower, Pointer};
+use super::pointer::Follower;
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use api::LastName;
 use known::Known;
@@ -21,52 +22,9 @@ use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
 pub use api::Api;
+pub use inspected::{Form, Inspected, Patch, PointedTo};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
-
-#[derive(Debug, PartialEq, Eq)]
-pub struct Inspected {
-    /// If this is not JSON, nothing is found in the body, and all of it is text.
-    pub form: Form,
-    /// The targets of the pointers, in the order of the pointers.
-    pub found: Vec<PointedTo>,
-    pub input: InputSize,
-    pub output: AskedOutput,
-    /// Whether the response is to be a stream of events.
-    pub streams: bool,
-    /// Whether the response comes later, in reply to another request.
-    pub is_background: bool,
-    /// The changes that make the response to a chat or a completion state its usage; `None` if that is not possible.
-    pub usage_patches: Option<Vec<Patch>>,
-    /// A member with a meaning to the gateway that is repeated, under any spelling.
-    pub repeated: Option<Pointer>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// JSON in UTF-8.
-    Json,
-    /// Not valid JSON, but some servers read it.
-    AlmostJson,
-    Other,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum PointedTo {
-    /// Nothing, or neither a string nor a number.
-    #[default]
-    Missing,
-    /// The text of a string, in which U+FFFD replaces what is not UTF-8, or a number in its normal form.
-    Value(String),
-    /// The target or something on the way to it is repeated, or it is a number or a text that is too long to be known.
-    Ambiguous,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patch {
-    pub at: Range<usize>,
-    pub with: &'static str,
-}
 
 /// Whether a body may be JSON in UTF-16 or UTF-32: it begins with a byte order mark, or one of its first four bytes is zero,
 /// which is how servers recognize these encodings.
@@ -194,12 +152,15 @@ impl<'a> Said<'a> {
             .map(|end| if is_repeated(*end) { PointedTo::Ambiguous } else { self.found[*end].0.clone() });
         let found = found.collect();
         let repeated = pointers.known.iter().find(|known| self.repeats && is_repeated(known.place));
-        let AskedOutput { answers, .. } = self.output;
+        let answers = match self.api {
+            Api::Embeddings => 0,
+            _ => self.output.answers.saturating_mul(self.prompts.most),
+        };
         Inspected {
             form,
             found,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), words, parts: self.parts.count },
-            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
+            output: AskedOutput { answers, ..self.output },
             streams,
             is_background,
             usage_patches: self.members.map(|members| self.usage_asking.patches(members)),
@@ -240,7 +201,7 @@ impl<'a> Said<'a> {
         }
         match known {
             Some(Known::Prompts) if kind == Kind::Array => self.prompts.begin(depth + 1),
-            Some(Known::Requests) if kind == Kind::Array && self.api != Api::Embeddings => {
+            Some(Known::Requests) if kind == Kind::Array => {
                 self.output.is_uncertain = true;
                 self.prompts.begin(depth + 1);
             }
@@ -384,11 +345,17 @@ impl Visit for Said<'_> {
 
     #[inline(always)]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
-        self.words += 1;
         match word {
-            Some(word) => self.is_strict = self.is_strict && is_json(word),
+            Some(word) => {
+                // `-` and digits come before letters and `_` in ASCII. Further out, other words are settings.
+                self.words += u64::from(word.first() <= Some(&b'9') || self.follower.depth() > 2);
+                self.is_strict = self.is_strict && is_json(word);
+            }
             // The word is a long number.
-            None => self.text += at.len() as u64,
+            None => {
+                self.words += 1;
+                self.text += at.len() as u64;
+            }
         }
         self.parts.word();
         if let Some(place) = self.follower.value(&self.pointers.all) {

@@ -93,6 +93,8 @@ enum Format {
     /// A value in each line.
     Lines,
     Text,
+    /// Sound or pictures.
+    Data,
 }
 
 impl ResponseReader {
@@ -106,6 +108,7 @@ impl ResponseReader {
             | "application/x-jsonlines"
             | "application/jsonlines" => Format::Lines,
             json if json == "application/json" || json.ends_with("+json") => Format::Json,
+            data if ["audio/", "image/", "video/"].iter().any(|kind| data.starts_with(kind)) => Format::Data,
             _ => Format::Text,
         };
         let is_stream = matches!(format, Format::Events(_) | Format::Lines);
@@ -125,6 +128,7 @@ impl ResponseReader {
             Format::Events(events) => events.read(piece, &mut document),
             Format::Lines => document.read_lines(piece),
             Format::Text => self.findings.other_text(piece.len()),
+            Format::Data => {}
         }
     }
 
@@ -135,13 +139,13 @@ impl ResponseReader {
             Format::Lines => Some(Parts::Lines),
             Format::Json if self.findings.is_list => Some(Parts::Elements),
             Format::Json => self.findings.is_stream.then_some(Parts::Values),
-            Format::Text => None,
+            Format::Text | Format::Data => None,
         }
     }
 
     /// Whether the content type allows a stream that can be divided.
     pub fn may_have_parts(&self) -> bool {
-        !matches!(self.format, Format::Text)
+        !matches!(self.format, Format::Text | Format::Data)
     }
 
     /// Whether the response has stated its usage, if this is its proper end.

@@ -64,26 +64,60 @@ fn a_body_that_cannot_be_used_is_charged_to_its_address() {
 
 #[test]
 fn a_limit_that_waits_for_the_body_of_others_charges_one_that_cannot_be_used() {
-    let pool = "key = \"client-ip\"\nrates = [\"5/d\"]\noverflow = \"model\"";
-    let shared = "key = \"global\"\nrates = [\"5/d\"]\nmax_in_flight = 9";
-    for (own, routes) in [(pool, "\"own\""), (pool, "\"own\", \"model\""), (shared, "\"own\", \"model\"")] {
+    let own = |pool: &str| format!("key = \"client-ip\"\nrates = [\"5/d\"]\noverflow = {pool:?}");
+    for (pool, limits, bodies) in [
+        ("model", "\"own\"", [TWICE, "{"]),
+        ("model", "\"own\", \"model\"", [TWICE, "{}"]),
+        ("all", "\"own\", \"model\"", [TWICE, "{}"]),
+    ] {
         every_store(|store| {
             let gateway = Gateway::start(&format!(
-                "{store}[limits.own]\n{own}\n[limits.model]\nkey = \"json:/model\"\nrates = [\"20/d\"]\n\
-                 [[routes]]\npath = \"/*\"\nlimits = [{routes}]\nrespond = {{ status = 200 }}\n"
+                "{store}[limits.own]\n{}\n[limits.model]\nkey = \"json:/model\"\nrates = [\"20/d\"]\n\
+                 missing = \"reject\"\n[limits.all]\nkey = \"global\"\nrates = [\"20/d\"]\n\
+                 [[routes]]\npath = \"/*\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n",
+                own(pool)
             ));
             let mut client = gateway.client();
-            let statuses = [(); 7].map(|()| post(&mut client, TWICE));
-            assert_eq!(statuses, [400, 400, 400, 400, 400, 429, 429], "{routes}, {store}");
-            assert_eq!(decisions(&gateway, "own"), [Some(5.0), Some(2.0), Some(0.0)], "{routes}, {store}");
+            let statuses = [0, 1, 0, 1, 0, 1, 0].map(|which: usize| post(&mut client, bodies[which]));
+            assert_eq!(statuses, [400, 400, 400, 400, 400, 429, 429], "{pool}, {limits}, {store}");
+            assert_eq!(decisions(&gateway, "own"), [Some(5.0), Some(2.0), Some(0.0)], "{pool}, {limits}, {store}");
             let good = post(&mut client, r#"{"model": "a"}"#);
-            assert_eq!(
-                good,
-                if own == pool { 200 } else { 429 },
-                "{routes}, {store}: only a good one gets to the pool"
-            );
+            assert_eq!(good, 200, "{pool}, {limits}, {store}: only a good one gets to the pool");
         });
     }
+}
+
+/// Strangers could use it up with bodies that nobody forwards.
+#[test]
+fn a_limit_that_all_share_is_not_charged_for_bodies_that_cannot_be_used() {
+    for (key, more) in [("global", ""), ("path:c", ""), ("global", "max_in_flight = 9")] {
+        every_store(|store| {
+            let gateway = Gateway::start(&format!(
+                "{store}[limits.all]\nkey = {key:?}\nrates = [\"5/d\"]\n{more}\n[limits.model]\nkey = \"json:/model\"\n\
+                 rates = [\"20/d\"]\nmissing = \"reject\"\n[[routes]]\npath = \"/{{c}}\"\nlimits = [\"all\", \"model\"]\n\
+                 respond = {{ status = 200 }}\n"
+            ));
+            let mut client = gateway.client();
+            let mut post = |body: &str| client.call(head(body.len()).replace("POST /", "POST /c") + body).status;
+            assert_eq!([TWICE, "{}", "{", TWICE, "{}", TWICE].map(&mut post), [400; 6], "{key}, {more}, {store}");
+            let good = [(); 6].map(|()| post(r#"{"model": "a"}"#));
+            assert_eq!(good, [200, 200, 200, 200, 200, 429], "{key}, {more}, {store}");
+        });
+    }
+}
+
+/// Also in a shared store, whose answer the client does not await.
+#[test]
+fn who_leaves_while_the_body_is_awaited_is_charged() {
+    every_store(|store| {
+        let gateway = Gateway::start(&limited(store, FIVE, TWO));
+        let mut client = RawHttp2::connect(gateway.http, &[]);
+        for stream in [1, 3, 5] {
+            let reset = frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+            client.send(&[begun(stream), frame(kind::DATA, 0, stream, b"{"), reset].concat()).unwrap();
+        }
+        until("all are charged", BOUND, || gateway.used("address", "127.0.0.1") == 3);
+    });
 }
 
 #[test]
@@ -243,14 +277,14 @@ fn unfinished(gateway: SocketAddr, measured: impl Fn() -> u64) -> u64 {
 
 #[test]
 fn bodies_that_do_not_come_take_no_place_of_all_clients() {
-    let limits = "[limits.all]\nkey = \"global\"\nmax_in_flight = 2\n[limits.global]\nkey = \"global\"\nrates = [\"5/d\"]\n\
+    let limits = "[limits.all]\nkey = \"global\"\nmax_in_flight = 2\n[limits.address]\nkey = \"client-ip\"\nrates = [\"5/d\"]\n\
                   [limits.model]\nkey = \"json:/model\"\nrates = [\"9/d\"]\n";
     let gateway = Gateway::start(&format!(
-        "{limits}[[routes]]\npath = \"/*\"\nlimits = [\"all\", \"global\", \"model\"]\nrespond = {{ status = 200 }}\n"
+        "{limits}[[routes]]\npath = \"/*\"\nlimits = [\"all\", \"address\", \"model\"]\nrespond = {{ status = 200 }}\n"
     ));
     let mut unfinished: Vec<_> = (0..3).map(|_| gateway.client()).collect();
     unfinished.iter_mut().for_each(|client| client.send(head(2) + "{"));
-    until("they are charged", BOUND, || gateway.used("global", "*") == 3);
+    until("they are charged", BOUND, || gateway.used("address", "127.0.0.1") == 3);
     assert_eq!(post(&mut gateway.client(), r#"{"model": "a"}"#), 200);
     for (at, client) in unfinished.iter_mut().enumerate() {
         client.send("}");

@@ -409,8 +409,8 @@ fn the_tokens_of_models_are_counted() {
     );
     let ask = |body: &str| {
         let length = body.len();
-        let request = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}");
-        assert_eq!(gateway.client().call(request).status, 200);
+        let head = format!("POST /chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
+        assert_eq!(gateway.client().call(head + body).status, 200);
     };
     ask(r#"{"model":"m-1","max_tokens":7,"messages":[{"content":"eleven here"}]}"#);
     ask("");

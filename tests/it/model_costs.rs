@@ -187,7 +187,8 @@ fn streams_are_cut_exactly_where_there_is_no_room() {
             let text = response.text();
             assert!(text.ends_with("\n\n") && text.contains("\"code\":\"rate_limit_exceeded\""), "{text}");
             assert!(!text.contains("[DONE]"), "{text}");
-            passed += 13 + 10 * text.matches(&"x".repeat(40)).count() as u64;
+            // The first event may have found no room: then what was reserved stays charged.
+            passed += (13 + 10 * text.matches(&"x".repeat(40)).count() as u64).max(18);
         }
         until("they are settled", PATIENCE, || used(&gateway) == passed);
         // Each of them may have found less room than its next event needs.
@@ -462,7 +463,7 @@ fn two_gateways_cut_within_what_they_have_together(software: Software) {
     (0..6).for_each(|_| server.go_on());
     let passed: u64 = clients
         .iter_mut()
-        .map(|client| 13 + 10 * client.response(false).text().matches(&"x".repeat(40)).count() as u64)
+        .map(|client| (13 + 10 * client.response(false).text().matches(&"x".repeat(40)).count() as u64).max(18))
         .sum();
     assert!((300 - 60..=300).contains(&passed), "{passed}");
     until("all is settled", PATIENCE, || gateways.iter().all(|gateway| used(gateway) == passed));

@@ -130,7 +130,8 @@ fn what_responses_say_is_charged_however_they_end() {
         (429, json, String::new(), Some(0)),
     ];
     let answers: Vec<_> = cases.iter().map(|(status, kind, body, _)| whole(*status, kind, body)).collect();
-    let up = Upstream::start(move |request| answers[request.target[1..].parse::<usize>().unwrap()].clone());
+    let number = |target: &str| target.split('/').nth(1).unwrap().parse::<usize>().unwrap();
+    let up = Upstream::start(move |request| answers[number(&request.target)].clone());
     let models = "[[limits.tokens.models]]\nmatch = \"large*\"\ninput = 20\noutput = 20";
     every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{}", limited(&up.everything(), "", models)));
@@ -142,7 +143,7 @@ fn what_responses_say_is_charged_however_they_end() {
         for (index, (status, _, body, cost)) in cases.iter().enumerate() {
             let before = settled();
             let (client, key) = (&mut gateway.client(), format!("key-{index}"));
-            send(client, &format!("/{index}"), &key, &json!({ "model": "m", "max_tokens": 200 }));
+            send(client, &format!("/{index}/completions"), &key, &json!({ "model": "m", "max_tokens": 200 }));
             let response = client.response(false);
             assert_eq!((response.status, response.text()), (*status, &**body));
             until("it is settled", PATIENCE, || *cost == Some(0) || settled() > before);
@@ -189,5 +190,38 @@ fn streams_that_are_no_events_are_cut() {
         assert!(count <= 9 && values[count]["error"].is_object(), "{}", response.text());
         until("it is settled", PATIENCE, || (10 * count as u64 + 3..=100).contains(&gateway.used("tokens", key)));
         gateway.wait_log("the reason", |line| line["reason"] == "tokens_exhausted");
+    }
+}
+
+/// The upstream has used it, whether or not the client got all of the text.
+#[test]
+fn a_stream_that_is_cut_costs_what_it_has_reported() {
+    let delta = |text: &str, more: &str| {
+        format!("data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}{more}\n\n")
+    };
+    let thinks =
+        "}],\"usageMetadata\":{\"promptTokenCount\":9,\"candidatesTokenCount\":9,\"thoughtsTokenCount\":20000}}";
+    let reads = "}],\"usageMetadata\":{\"promptTokenCount\":90000,\"candidatesTokenCount\":1}}";
+    let long = "x".repeat(8000);
+    for (name, events, least) in [
+        ("thoughts", delta("a", "}]}") + &delta("end", thinks), 20_009),
+        ("input", delta("a", reads) + &delta(&long, "}]}"), 90_000),
+        ("held", delta(&long, "}]}"), 508),
+    ] {
+        let answer = whole(200, "text/event-stream", &events);
+        let up = Upstream::start(move |_| answer.clone());
+        let limit = limited(&up.everything(), "on_exhausted = \"cut\", max_output = 500", "");
+        let gateway = Gateway::start(&limit.replace("1000000/d", "1100/d"));
+        let path = "/v1beta/models/g:streamGenerateContent?alt=sse";
+        let statuses = [(); 3].map(|()| {
+            let client = &mut gateway.client();
+            send(client, path, "key", &json!({}));
+            let status = client.response(false).status;
+            until(&format!("{name} is settled"), PATIENCE, || gateway.used("tokens", "key") >= least);
+            status
+        });
+        // Two times 508 fit.
+        let expected = if name == "held" { [200, 200, 429] } else { [200, 429, 429] };
+        assert_eq!(statuses, expected, "{name}: {}", gateway.used("tokens", "key"));
     }
 }

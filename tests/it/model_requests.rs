@@ -148,6 +148,11 @@ fn what_switches_the_usage_off_is_refused() {
     let status = |path: &str, fields: &str, body: &str| raw(&gateway, path, fields, body.as_bytes()).status;
     for query in [
         "fields=candidates",
+        "alt=proto",
+        "%24alt=media",
+        "$Alt=PROTO",
+        "alt=json&callback=c",
+        "%24callback=c",
         "%66ields=candidates",
         "$fields=candidates",
         "alt=json&fields=candidates(content,usageMetadata)",

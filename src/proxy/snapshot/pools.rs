@@ -48,18 +48,14 @@ impl<'c> Pools<'c> {
 
     /// What the limit at this place has to know of a request to decide. A pool and its users are asked in one exchange with
     /// the store, so if one of them waits for the body, they all do. A pool decides before a token is verified only if all
-    /// its users do. If all clients share the places of requests in flight, a body that never comes must not take one, so
-    /// that limit waits for the body too.
+    /// its users do. A limit that all clients share waits for the body too: bodies that cannot be used or never come must not
+    /// use up what is for others.
     pub(super) fn stage(&self, place: usize) -> Stage {
         let pool = self.of(place).unwrap_or(place);
-        let needs_body = |place: usize| self.limits[place].needs_body();
-        let waits_for_body = |place: usize| {
-            let limit = self.limits[place];
-            needs_body(place) || limit.max_in_flight.is_some() && !limit.tells_clients_apart()
-        };
+        let needs_body = |place: usize| self.limits[place].needs_body() || !self.limits[place].tells_clients_apart();
         if needs_body(place) {
             Stage::Body
-        } else if waits_for_body(place) || waits_for_body(pool) || self.users(pool).any(waits_for_body) {
+        } else if needs_body(pool) || self.users(pool).any(needs_body) {
             Stage::BodyOfOthers
         } else if self.limits[place].comes_first() && self.users(place).all(|user| self.limits[user].comes_first()) {
             Stage::Head

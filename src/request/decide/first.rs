@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use crate::base::clock;
 use crate::config::Role;
-use crate::store::{Ask, Reply};
+use crate::store::{Ask, IfAbandoned, Reply};
 
 use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
 
@@ -23,7 +23,7 @@ use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
 pub enum Stage {
     /// The head. Such a limit tells clients apart without a verified token.
     Head,
-    /// The tokens. A limit that all clients share waits for them too: wrong tokens must not use up the quota of others.
+    /// The tokens.
     Tokens,
     /// The body, only because limits that are asked in the same exchange need it.
     BodyOfOthers,
@@ -71,6 +71,7 @@ pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
     let asked = state.asked;
     // Bans charge nothing.
     state.asks[asked..].iter_mut().filter(|ask| ask.place < limits).for_each(|ask| ask.settles = true);
+    state.keep_if_abandoned();
     state.reservations.is_provisional = true;
     let decision = state.decide(input).await;
     state.reservations.is_provisional = false;
@@ -79,6 +80,7 @@ pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 
 /// Decides by the limits that [`refuse_first`] has prepared, after the token proved invalid or the body unusable.
 pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    state.keep_if_abandoned();
     // A client without a valid token gets nothing from pools that are asked later.
     let decision = match state.find_pools(input, Role::Refuses) {
         ControlFlow::Break(decision) => state.finish(input, decision),
@@ -103,6 +105,11 @@ impl<'a> DecisionState<'a> {
         &self.asks[self.asked..]
     }
 
+    /// The client cannot avoid the charge by leaving before the store has answered.
+    fn keep_if_abandoned(&mut self) {
+        self.asks[self.asked..].iter_mut().for_each(|ask| ask.if_abandoned = IfAbandoned::Stays);
+    }
+
     /// Keeps the store's reply until the body of the request is read.
     pub(super) fn keep_first(&mut self, reply: Reply) -> Decision {
         self.asked = self.asks.len();
@@ -118,8 +125,8 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Decides about a request without a key if a limit that needs its body requires one. The limits that need no body, which
-    /// have the first `asks` asks, charge it unless they have already.
+    /// Decides about a request without a key if a limit that needs its body requires one. The limits that need no body
+    /// themselves charge it: those that have the first `asks` asks, unless they have already, and those that waited for it.
     pub(super) async fn decide_without_key(
         &mut self,
         input: &DecisionInput<'a, '_>,
@@ -127,7 +134,9 @@ impl<'a> DecisionState<'a> {
         decision: Decision,
     ) -> Decision {
         self.forget_asks(asks);
-        match self.decide(input).await {
+        self.leave_flight();
+        let input = DecisionInput { part: StageRange::BODY_OF_OTHERS, ..*input };
+        match decide_without_body(&input, self).await {
             Decision::Admitted | Decision::Unknown => decision,
             refused => refused,
         }

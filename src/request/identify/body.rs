@@ -60,7 +60,7 @@ pub enum BodyProblem {
     Trailing,
     /// Its response would come later.
     Background,
-    /// Its query or a header selects the fields of the response, and the usage is not one of them.
+    /// Its query or a header selects the fields or the form of the response, and these do not have the usage.
     Fields,
 }
 
@@ -78,8 +78,8 @@ impl fmt::Display for BodyProblem {
                 "The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.",
             ),
             Self::Fields => f.write_str(
-                "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
-                 it.",
+                "The response must report how many tokens it has used. Leave out `alt` and `callback`, and leave out \
+                 `fields` or add `usageMetadata` to it.",
             ),
         }
     }
@@ -289,11 +289,20 @@ fn types(headers: &HeaderMap) -> impl Iterator<Item = &HeaderValue> {
     headers.get_all(header::CONTENT_TYPE).iter()
 }
 
-/// Whether a request for a model at Google selects fields of the response, and the usage is not one of them.
+/// Whether a request for a model at Google selects fields of the response, and the usage is not one of them, or a form of it
+/// that is not JSON.
 fn hides_usage(head: &RequestAttributes<'_>) -> bool {
-    let pairs = form_urlencoded::parse(head.query.unwrap_or_default().as_bytes());
-    let is_mask = |name: &str| ["fields", "$fields"].iter().any(|known| name.eq_ignore_ascii_case(known));
-    let in_query = pairs.filter(|(name, _)| is_mask(name)).any(|(_, fields)| !has_usage(fields.as_bytes()));
+    let mut pairs = form_urlencoded::parse(head.query.unwrap_or_default().as_bytes());
+    let in_query = pairs.any(|(name, value)| {
+        let name = name.strip_prefix('$').unwrap_or(&name).to_ascii_lowercase();
+        match name.as_str() {
+            "fields" => !has_usage(value.as_bytes()),
+            // `json;enum-encoding=int` is JSON, too.
+            "alt" => !["json", "sse"].contains(&value.split(';').next().unwrap_or_default()),
+            "callback" => true,
+            _ => false,
+        }
+    });
     let in_headers = head.headers.get_all("x-goog-fieldmask").iter();
     in_query || in_headers.into_iter().any(|fields| !has_usage(fields.as_bytes()))
 }

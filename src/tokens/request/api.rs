@@ -41,7 +41,8 @@ impl Api {
             Self::Completions | Self::Messages => maximum == Maximum::Tokens,
             Self::Responses => maximum == Maximum::OutputTokens,
             Self::GenerateContent => maximum == Maximum::Generation,
-            Self::Embeddings | Self::Other => true,
+            // Servers of other APIs may ignore any of them.
+            Self::Embeddings | Self::Other => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::tokens::tokens_of;
 pub struct InputSize {
     /// Bytes of all strings and all names of members, after decoding.
     pub text: u64,
-    /// Numbers, and other bare words.
+    /// Numbers, and other bare words in contents.
     pub words: u64,
     /// The number of parts that are not text, and of references to earlier content.
     pub parts: u64,
@@ -29,7 +29,7 @@ pub struct AskedOutput {
     pub is_bounded: bool,
     /// Whether a maximum may also have another meaning.
     pub is_uncertain: bool,
-    /// For all prompts together.
+    /// For all prompts together; 0 if the API has no output.
     pub answers: u64,
 }
 

@@ -7,11 +7,20 @@ mod told_apart;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tokens::pointer::Pointer;
 
+/// Reads a body for the API that has the maximum in it.
 fn read(body: &[u8], pointers: &[&str]) -> Inspected {
-    let pointers: Vec<Pointer> = pointers.iter().map(|text| text.parse().unwrap()).collect();
-    inspect(body, &BodyPointers::new(&pointers))
+    let has = |part: &str| memchr::memmem::find(body, part.as_bytes()).is_some();
+    let api = match () {
+        () if has("generation") => Api::GenerateContent,
+        () if has("max_completion_tokens") => Api::Chat,
+        () if has("max_output_tokens") && !has("max_tokens") => Api::Responses,
+        () => Api::Completions,
+    };
+    let pointers = BodyPointers::new(&pointers.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>());
+    let mut inspection = Inspection::new(&pointers, api);
+    pieces(body).for_each(|piece| inspection.read(piece));
+    inspection.finish(body.len() as u64)
 }
 
 /// The body for the upstream, if it can be made to ask for its usage.
@@ -57,7 +66,7 @@ fn reads_a_chat_completion() {
                 PointedTo::Missing,
                 value("Be brief.")
             ],
-            input: InputSize { text: (names.len() + texts.concat().len()) as u64, words: 4, parts: 0 },
+            input: InputSize { text: (names.len() + texts.concat().len()) as u64, words: 3, parts: 0 },
             output: AskedOutput { most: 300, is_bounded: true, is_uncertain: false, answers: 2 },
             streams: true,
             is_background: false,
@@ -89,7 +98,8 @@ fn reads_requests_of_other_apis() {
 fn the_input_is_all_that_is_in_the_body() {
     for (body, text, words) in [
         (r#"{"a":"bc"}"#, 3, 0),
-        (r#"{"a":[1,-2.5,1e9,true,false,null]}"#, 1, 6),
+        (r#"{"a":[1,-2.5,1e9,true,false,null]}"#, 1, 3),
+        (r#"{"a":[{"b":[1,true,false,null],"c":true}]}"#, 3, 5),
         (r#"{"":{"bcd":{"e":""}}}"#, 4, 0),
         (r#"{"caf\u00e9":0}"#, 5, 1),
         ("[1,2]", 0, 2),

@@ -12,22 +12,22 @@ fn read_by(api: Api, body: &str) -> Inspected {
 /// A client must not lower what is reserved with a maximum that its server ignores.
 #[test]
 fn only_a_maximum_of_the_api_is_certain() {
-    use Api::{Chat, Completions, Embeddings, GenerateContent, Messages, Other, Responses};
+    use Api::{Chat, Completions, GenerateContent, Messages, Other, Responses};
 
     let config = r#""generationConfig":{"maxOutputTokens":5}"#;
     let other_config = r#""generation_config":{"max_output_tokens":5}"#;
     for (member, known) in [
-        (r#""max_tokens":5"#, &[Chat, Completions, Messages, Embeddings, Other][..]),
-        (r#""max_completion_tokens":5"#, &[Chat, Embeddings, Other]),
-        (r#""max_output_tokens":5"#, &[Responses, Embeddings, Other]),
-        (config, &[GenerateContent, Embeddings, Other]),
-        (other_config, &[GenerateContent, Embeddings, Other]),
+        (r#""max_tokens":5"#, &[Chat, Completions, Messages][..]),
+        (r#""max_completion_tokens":5"#, &[Chat]),
+        (r#""max_output_tokens":5"#, &[Responses]),
+        (config, &[GenerateContent]),
+        (other_config, &[GenerateContent]),
         (r#""max_gen_len":5"#, &[]),
         (r#""max_new_tokens":5"#, &[]),
         (r#""n_predict":5"#, &[]),
         (r#""Max_Tokens":5"#, &[]),
     ] {
-        for api in [Chat, Completions, Responses, Messages, GenerateContent, Embeddings, Other] {
+        for api in [Chat, Completions, Responses, Messages, GenerateContent, Other] {
             let reserved = |body: String| read_by(api, &body).output.tokens(100);
             let least = if known.contains(&api) { 5 } else { 100 };
             assert_eq!(reserved(format!("{{{member}}}")), least, "{api:?}: {member}");
@@ -52,6 +52,6 @@ fn only_pictures_have_a_background() {
 #[test]
 fn requests_for_embeddings_have_no_output_of_their_own() {
     let body = r#"{"requests":[{"content":{}},{"content":{}},{"content":{}}]}"#;
-    assert_eq!(read_by(Api::Embeddings, body).output.tokens(100), 100);
+    assert_eq!(read_by(Api::Embeddings, body).output.tokens(100), 0);
     assert_eq!(read_by(Api::Other, body).output.tokens(100), 300);
 }
