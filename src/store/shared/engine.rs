@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use super::Common;
 use super::coordinator::Coordinator;
+use super::failure::LinkFailure;
 use super::health::Health;
-use super::link::{Link, LinkEvent, LinkFailure};
+use super::link::{Link, LinkEvent};
 use super::mailbox::{Mailboxes, PendingDecisions};
 use super::protocol::{Commands, Protocol};
 use crate::base::clock::{Time, micros};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::link::LinkFailure;
+use super::failure::LinkFailure;
 use super::protocol::{Protocol, Statistics};
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, Histogram, PerWorker};
@@ -135,7 +135,7 @@ impl Health {
 
     pub(super) fn down(&self, server: usize, failure: &LinkFailure) {
         let Server { up, was_up, refusal, .. } = &self.servers[server];
-        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. }) && !was_up.load(Ordering::Relaxed);
+        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. } | LinkFailure::Unlike(_)) && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
         up.store(false, Ordering::Relaxed);
         self.failed(server, failure);

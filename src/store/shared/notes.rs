@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::connection::Socket;
-use super::link::LinkFailure;
+use super::failure::LinkFailure;
 use super::names::place;
 use super::protocol::{Garbage, NoteAnswer, NoteCommand, Protocol};
 use crate::config::SharedStore;
