@@ -286,7 +286,9 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
     let servers = match &software {
-        Software::Valkey(login) if !login.cluster && section.field(&keys::sentinels).is_some() => login::primary(section),
+        Software::Valkey(login) if !login.cluster && section.field(&keys::sentinels).is_some() => {
+            login::primary(section)
+        }
         software => {
             let port = software.port();
             let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");

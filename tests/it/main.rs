@@ -32,6 +32,7 @@ mod chunks;
 mod cli;
 mod client_ip;
 mod clocks;
+mod cluster;
 mod config_folder;
 mod config_once;
 mod config_secrets;

@@ -107,7 +107,14 @@ impl Socket {
     /// Without a greeting.
     pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
         let stream = connect(address, tls).await?;
-        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT), redirects: None, is_redirected: false })
+        Ok(Self {
+            stream,
+            output: Vec::new(),
+            written: 0,
+            input: BytesMut::with_capacity(INPUT),
+            redirects: None,
+            is_redirected: false,
+        })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::failure::LinkFailure;
-use super::slots::{Part, SlotMap};
 pub use super::failure::{Garbage, Unwelcome};
+use super::slots::{Part, SlotMap};
 use crate::config::UpstreamTls;
 
 pub trait Protocol: Send + Sync {

@@ -4,10 +4,16 @@
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
+use redis_protocol::redis_keyslot;
 use tokio::sync::Notify;
 
 /// The number of slots of a cluster.
-pub const SLOTS: usize = 1 << 14;
+pub(super) const SLOTS: usize = 1 << 14;
+
+/// The slot of all items whose names have this text in braces, or are this text.
+pub(super) fn slot_of(text: &[u8]) -> usize {
+    redis_keyslot(text).into()
+}
 
 /// Some slots that are on the same server, and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis_protocol::redis_keyslot;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
@@ -23,7 +22,7 @@ use super::failure::LinkFailure;
 use super::protocol::{
     Commands, Finding, Garbage, Greeting, Locating, NoteAnswer, NoteCommand, Protocol, Redirects, Statistics, digits,
 };
-use super::slots::{SLOTS, SlotMap};
+use super::slots::{SLOTS, SlotMap, slot_of};
 use crate::base::hex;
 use crate::config::{Login, UpstreamTls};
 
@@ -62,7 +61,7 @@ impl Valkey {
     fn probe_of(&self, node: &str, slots: &SlotMap) -> Option<Vec<u8>> {
         let parts = slots.parts().into_iter().filter(|part| part.server == node);
         let own: Vec<_> = parts.map(|part| part.slots).collect();
-        let is_own = |name: &Vec<u8>| own.iter().any(|part| part.contains(&usize::from(redis_keyslot(name))));
+        let is_own = |name: &Vec<u8>| own.iter().any(|part| part.contains(&slot_of(name)));
         // Each slot is met once in so many names as there are slots.
         (0..16 * SLOTS).take_while(|_| !own.is_empty()).map(|_| self.probe()).find(is_own)
     }

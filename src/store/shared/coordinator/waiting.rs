@@ -2,8 +2,8 @@
 //! they are made from the last known counts, or dropped.
 //!
 //! Requests do not have to discover that a server is away: the task of its connection knows, and reconnects in the
-//! background. Then pending charges are written. No key moves to another server: each gateway would move it at another time,
-//! and they would count separately.
+//! background. Then pending charges are written. No key moves to another server for that: each gateway would move it at another
+//! time, and they would count separately. A cluster moves its slots itself, and cells follow.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::config::OnError;
-use crate::store::shared::batch::ServerState;
+use crate::store::shared::batch::{ServerQueue, ServerState};
 use crate::store::shared::cached_cell::ExchangeStage;
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::PendingDecision;
@@ -40,6 +40,25 @@ impl Coordinator {
                 self.cells.at(cell).stage = ExchangeStage::Idle;
                 self.queue(cell, true);
             }
+        }
+    }
+
+    /// Each slot is on the server of this number. A cell in flight follows once that exchange is answered or lost.
+    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>) {
+        let mut has_slots = vec![false; self.servers.len().max(1 + owners.iter().max().unwrap_or(&0))];
+        owners.iter().for_each(|owner| has_slots[*owner] = true);
+        self.servers.resize_with(has_slots.len(), ServerQueue::default);
+        self.servers.iter_mut().zip(has_slots).for_each(|(server, has_slots)| server.set_retired(!has_slots));
+        for cell in self.cells.follow_slots(owners) {
+            let cached = self.cells.peek(cell);
+            if cached.stage != ExchangeStage::Queued {
+                continue;
+            }
+            if self.servers[cached.server].state == ServerState::Away {
+                self.abandon(cell);
+            }
+            self.cells.at(cell).stage = ExchangeStage::Idle;
+            self.queue(cell, true);
         }
     }
 

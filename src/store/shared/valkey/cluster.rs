@@ -1,6 +1,6 @@
 //! Where the slots of a cluster are, as its nodes say.
 //!
-//! Some nodes are asked at once, and the first answer counts. A node may not know yet what the others have agreed on: then the
+//! Some nodes are asked at once, others if these fail, and the first answer counts. A node may not know yet what the others have agreed on: then the
 //! server that it names redirects or does not answer, and nodes are asked again.
 //!
 //! Source: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
@@ -27,22 +27,23 @@ const ASKED: usize = 3;
 /// Why no node has answered.
 pub(super) async fn find(login: Login, mut nodes: Vec<String>) -> Result<Vec<Part>, Vec<Failure>> {
     fastrand::shuffle(&mut nodes);
-    let mut asked = JoinSet::new();
-    for node in nodes.into_iter().take(ASKED) {
-        let login = login.clone();
-        asked.spawn(async move {
-            let found = timeout(TIMEOUT, ask(&login, &node)).await.unwrap_or(Err(LinkFailure::Silent));
-            found.map_err(|failure| (node, failure))
-        });
-    }
-    let mut failures = Vec::new();
-    while let Some(Ok(answer)) = asked.join_next().await {
-        match answer {
-            Ok(parts) => return Ok(parts),
-            Err(failure) => failures.push(failure),
+    let (mut asked, mut failures) = (JoinSet::new(), Vec::new());
+    loop {
+        for node in nodes.drain(nodes.len().saturating_sub(ASKED - asked.len())..) {
+            let login = login.clone();
+            asked.spawn(async move {
+                let found = timeout(TIMEOUT, ask(&login, &node)).await.unwrap_or(Err(LinkFailure::Silent));
+                found.map_err(|failure| (node, failure))
+            });
+        }
+        match asked.join_next().await {
+            Some(Ok(Ok(parts))) => return Ok(parts),
+            Some(Ok(Err(failure))) => failures.push(failure),
+            // It was ended.
+            Some(Err(_)) => {}
+            None => return Err(failures),
         }
     }
-    Err(failures)
 }
 
 async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
@@ -149,9 +150,12 @@ mod tests {
         let all = [part(0, 5460, "127.0.0.1:7001"), part(5461, 5461, "node:7002"), part(5462, 16_383, "[::1]:7003")];
         assert_eq!(read(input), Ok(Some(all.to_vec())));
         assert!(read(b"-NOPERM no\r\n").unwrap_err().contains("refuses CLUSTER SLOTS: it answered \"NOPERM no\""));
-        for garbage in
-            [&b":1\r\n"[..], b"*1\r\n:1\r\n", b"*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+h\r\n:1\r\n", b"*1\r\n*2\r\n:0\r\n:1\r\n"]
-        {
+        for garbage in [
+            &b":1\r\n"[..],
+            b"*1\r\n:1\r\n",
+            b"*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+h\r\n:1\r\n",
+            b"*1\r\n*2\r\n:0\r\n:1\r\n",
+        ] {
             assert!(read(garbage).is_err(), "{}", garbage.escape_ascii());
         }
     }
