@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::{self, Client, Cluster, Control, Gateway, Valkey, until};
+use crate::valkey::refused_because;
 
 /// A failover takes some seconds, and more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,5 +55,279 @@ fn gateways_share_the_keys_on_all_nodes() {
             assert_eq!([0, 1, 2].map(|node| up(&cluster.nodes[node])), [Some(1.0); 3]);
         }
         assert!(cluster.nodes.iter().all(|node| node.counted() > 0), "each node has some");
+    }
+}
+
+/// Gateways in a flood of one key, until `happens` has returned and all of `quota` is used up. Returns how many requests they admit.
+fn admitted_while(gateways: &[Gateway], quota: usize, happens: impl FnOnce(&dyn Fn() -> usize)) -> usize {
+    let (admitted, refused, is_over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let flood = |mut client: Client| {
+        while !is_over.load(Relaxed) {
+            match ask(&mut client, 0) {
+                200 => _ = admitted.fetch_add(1, Relaxed),
+                429 => _ = refused.fetch_add(1, Relaxed),
+                503 => {}
+                other => panic!("{other}"),
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    thread::scope(|scope| {
+        for gateway in gateways.iter().cycle().take(4) {
+            scope.spawn(|| flood(gateway.client()));
+        }
+        happens(&|| admitted.load(Relaxed));
+        let before = refused.load(Relaxed);
+        until("all is used up", PATIENCE, || admitted.load(Relaxed) >= quota && refused.load(Relaxed) > before + 50);
+        is_over.store(true, Relaxed);
+    });
+    admitted.into_inner()
+}
+
+/// A slot with counters, and the primary that has it.
+fn slot_in_use(cluster: &Cluster) -> (usize, usize) {
+    let first = |node: &Valkey| node.ask(&["KEYS", "gw:l:*"]).pop();
+    let mut found = None;
+    until("a node counts", PATIENCE, || {
+        found = cluster.primaries().find_map(|node| Some((cluster.slot(&first(&cluster.nodes[node])?), node)));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Moves the slot of a key from node to node in a flood of that key.
+#[track_caller]
+fn moves_in_a_flood(strategy: &str, more: &str, extra: usize) {
+    const QUOTA: usize = 4_000;
+    let cluster = Cluster::start(3);
+    let store = cluster.store(&[0, 1], more);
+    let limit = harness::limited("header:x-api-key", &format!("{QUOTA}/d"), &format!("strategy = {strategy:?}"));
+    let gateways = [(); 2].map(|()| Gateway::start(&(store.clone() + &limit)));
+    let admitted = admitted_while(&gateways, QUOTA, |admitted| {
+        until("both count", PATIENCE, || admitted() > 50);
+        let (slot, mut from) = slot_in_use(&cluster);
+        while admitted() < QUOTA * 3 / 4 {
+            let to = (from + 1) % 3;
+            cluster.move_slot(slot, from, to, || {
+                let before = admitted();
+                until("requests are admitted meanwhile", PATIENCE, || admitted() > before + 20 || admitted() >= QUOTA);
+            });
+            from = to;
+        }
+    });
+    println!("{strategy}, {more:?}: {admitted} of {QUOTA} admitted");
+    assert!((QUOTA..=QUOTA + extra).contains(&admitted), "{admitted} admitted");
+    if strategy == "sliding-window" {
+        until("each is counted once", PATIENCE, || cluster.counted(None) == admitted as u64);
+    }
+    for gateway in &gateways {
+        assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
+        assert_eq!(gateway.metric("gateway_store_local_total"), Some(0.0));
+    }
+}
+
+#[test]
+fn a_sum_in_a_slot_that_moves_is_counted_once() {
+    moves_in_a_flood("sliding-window", STRICT, 0);
+}
+
+#[test]
+fn a_state_in_a_slot_that_moves_is_counted_once() {
+    moves_in_a_flood("fixed-window", STRICT, 0);
+}
+
+#[test]
+fn a_slot_that_moves_lets_few_more_through_without_strict() {
+    moves_in_a_flood("sliding-window", PATIENT, 40);
+}
+
+#[test]
+fn a_node_that_was_not_known_gets_a_slot() {
+    let mut cluster = Cluster::start(2);
+    let gateway = gateway(&cluster.store(&[0, 1], STRICT), "1000000000/d");
+    let mut client = gateway.client();
+    assert_eq!(ask(&mut client, 0), 200);
+    let (slot, from) = slot_in_use(&cluster);
+    let to = cluster.add_node();
+    cluster.wait();
+    let mut count = 1;
+    cluster.move_slot(slot, from, to, || {
+        assert_eq!(ask(&mut client, 0), 200);
+        count += 1;
+    });
+    let up = format!("gateway_store_up{{server=\"{}\"}}", cluster.nodes[to].address);
+    until("the gateway knows it", PATIENCE, || {
+        assert_eq!(ask(&mut client, 0), 200);
+        count += 1;
+        gateway.metric(&up) == Some(1.0)
+    });
+    assert_eq!(cluster.counted(None), count);
+    assert_eq!(cluster.nodes[to].counted(), count);
+}
+
+/// Returns how many of `quota` requests are admitted while the primary of the key dies.
+fn admitted_over_a_failover(gateways: usize, more: &str, quota: usize) -> usize {
+    let mut cluster = Cluster::start(3);
+    let replicas = [0, 1, 2].map(|primary| cluster.add_replica(primary));
+    let gateways: Vec<_> =
+        (0..gateways).map(|_| gateway(&cluster.store(&[0, 1, 2], more), &format!("{quota}/d"))).collect();
+    let admitted = admitted_while(&gateways, quota, |admitted| {
+        until("they count", PATIENCE, || admitted() > quota / 4);
+        let (_, dead) = slot_in_use(&cluster);
+        let replica = replicas[dead];
+        until("the replica has some", PATIENCE, || cluster.nodes[replica].counted() > 0);
+        cluster.nodes[dead].kill();
+        until("the replica has taken its place", PATIENCE, || cluster.is_primary(replica));
+        let up = format!("gateway_store_up{{server=\"{}\"}}", cluster.nodes[replica].address);
+        until("the gateways know it", PATIENCE, || gateways.iter().all(|gateway| gateway.metric(&up) == Some(1.0)));
+        let gone = format!("gateway_store_up{{server=\"{}\"}}", cluster.nodes[dead].address);
+        assert!(gateways.iter().all(|gateway| gateway.metric(&gone).is_none()), "it has no slot any more");
+        until("all is counted there", PATIENCE, || {
+            cluster.nodes[replica].counted() >= quota as u64 && admitted() >= quota / 2
+        });
+    });
+    println!("{admitted} of {quota} admitted");
+    admitted
+}
+
+#[test]
+fn a_failover_in_a_flood_changes_little_for_the_clients_of_a_gateway() {
+    const QUOTA: usize = 6_000;
+    let admitted = admitted_over_a_failover(1, PATIENT, QUOTA);
+    // What the primary has not answered when it dies is counted once, twice, or not at all.
+    assert!((QUOTA - 100..=QUOTA + 100).contains(&admitted), "{admitted} admitted");
+}
+
+#[test]
+fn strictly_no_more_passes_over_a_failover_than_was_not_copied_yet() {
+    const QUOTA: usize = 3_000;
+    let admitted = admitted_over_a_failover(2, STRICT, QUOTA);
+    // The replica is on the same machine, and copies at once.
+    assert!((QUOTA / 2..=QUOTA + QUOTA / 10).contains(&admitted), "{admitted} admitted");
+}
+
+#[test]
+fn a_primary_that_hands_over_is_followed_and_no_request_notices() {
+    let mut cluster = Cluster::start(3);
+    let replicas = [0, 1, 2].map(|primary| cluster.add_replica(primary));
+    let gateway = gateway(&cluster.store(&[0], STRICT), "1000000000/d");
+    let (mut client, mut count) = (gateway.client(), 0);
+    let mut send = || {
+        for key in 0..20 {
+            assert_eq!(ask(&mut client, key), 200);
+            count += 1;
+        }
+        count
+    };
+    send();
+    for replica in replicas {
+        assert_eq!(cluster.nodes[replica].ask(&["CLUSTER", "FAILOVER"]), ["OK"]);
+        let up = format!("gateway_store_up{{server=\"{}\"}}", cluster.nodes[replica].address);
+        until("the gateway counts there", PATIENCE, || {
+            send();
+            gateway.metric(&up) == Some(1.0)
+        });
+    }
+    let all = send();
+    assert_eq!(cluster.counted(None), all);
+    assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
+}
+
+#[test]
+fn a_node_that_is_dead_at_the_start_does_not_matter_if_another_answers() {
+    let mut cluster = Cluster::start(2);
+    let spare = cluster.add_node();
+    cluster.wait();
+    cluster.nodes[spare].kill();
+    let gateway = gateway(&cluster.store(&[spare, 1], STRICT), "1000000000/d");
+    let mut client = gateway.client();
+    (0..20).for_each(|key| assert_eq!(ask(&mut client, key), 200));
+    assert_eq!(cluster.counted(Some(spare)), 20);
+    assert_eq!(gateway.metric("gateway_ready"), Some(1.0));
+}
+
+#[test]
+fn nodes_that_come_later_are_found() {
+    let mut cluster = Cluster::start(2);
+    cluster.nodes.iter_mut().for_each(Control::kill);
+    let gateway = gateway(&cluster.store(&[0, 1], ""), "1000000000/d");
+    gateway.wait_message("valkey does not answer");
+    let mut client = gateway.client();
+    let mut count = 0;
+    let mut send = || {
+        for key in 0..20 {
+            assert_eq!(ask(&mut client, key), 200, "it counts alone");
+            count += 1;
+        }
+        count
+    };
+    send();
+    cluster.nodes.iter_mut().for_each(Control::restart);
+    until("both are up", PATIENCE, || {
+        send();
+        let up = |node: &Valkey| gateway.metric(&format!("gateway_store_up{{server=\"{}\"}}", node.address));
+        cluster.nodes.iter().all(|node| up(node) == Some(1.0))
+    });
+    let all = send();
+    until("all is told", PATIENCE, || cluster.counted(None) == all);
+}
+
+#[test]
+fn what_is_no_cluster_is_told_at_the_start() {
+    let valkey = Valkey::start();
+    let store = format!("{}cluster = true\n", valkey.store_with(""));
+    refused_because(&gateway(&store, "9/d"), "it is no node of a cluster, but [store] has `cluster = true`");
+}
+
+#[test]
+fn what_a_user_of_a_cluster_may_not_do_is_told_at_the_start() {
+    let cluster = Cluster::start(1);
+    let valkey = &cluster.nodes[0];
+    for (user, rules, refused) in [
+        ("no-cluster", &["~gw:*", "+@all", "-cluster"][..], "it refuses CLUSTER SLOTS: it answered \"NOPERM"),
+        ("no-scripts", &["~gw:*", "+@all", "-@scripting"], "it refuses SCRIPT: it answered \"NOPERM"),
+        ("no-reads", &["~gw:*", "+@all", "-mget"], "it refuses MGET: it answered \"NOPERM"),
+    ] {
+        assert_eq!(valkey.ask(&[&["ACL", "SETUSER", user, "on", ">p"], rules].concat()), ["OK"]);
+        let store = cluster.store(&[0], &format!("username = \"{user}\"\npassword = \"p\""));
+        let gateway = gateway(&store, "9/d");
+        refused_because(&gateway, refused);
+        assert_eq!(valkey.ask(&["ACL", "SETUSER", user, "allkeys", "+@all"]), ["OK"]);
+        until("it is ready once it may", PATIENCE, || gateway.metric("gateway_ready") == Some(1.0));
+    }
+}
+
+#[test]
+fn a_user_of_its_own_needs_no_more_than_is_documented() {
+    let cluster = Cluster::start(2);
+    let allowed = ["+@connection", "+@scripting", "+@string", "+expire", "+info", "+time", "+cluster|slots"];
+    for node in &cluster.nodes {
+        assert_eq!(node.ask(&[&["ACL", "SETUSER", "limiter", "on", ">p", "~gw:*"], &allowed[..]].concat()), ["OK"]);
+    }
+    let login = "username = \"limiter\"\npassword = \"p\"\n";
+    let gateway = gateway(&cluster.store(&[0], &(STRICT.to_owned() + login)), "1000000000/d");
+    let mut client = gateway.client();
+    let send = |client: &mut Client| (0..20).for_each(|key| assert_eq!(ask(client, key), 200));
+    send(&mut client);
+    let (slot, from) = slot_in_use(&cluster);
+    cluster.move_slot(slot, from, 1 - from, || send(&mut client));
+    assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
+}
+
+#[test]
+fn operators_see_and_reset_a_key_wherever_it_is() {
+    let cluster = Cluster::start(3);
+    let gateway = gateway(&cluster.store(&[0], STRICT), "5/d");
+    let mut client = gateway.client();
+    for key in 0..10 {
+        (0..5).for_each(|_| assert_eq!(ask(&mut client, key), 200));
+        assert_eq!(ask(&mut client, key), 429);
+    }
+    for key in 0..10 {
+        assert_eq!(gateway.used("l", &format!("k{key}")), 5);
+        let reset = format!("DELETE /api/limits/l/keys/k{key} HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin);
+        assert_eq!(Client::connect(gateway.admin).call(reset).status, 200);
+        assert_eq!(gateway.used("l", &format!("k{key}")), 0);
+        until("it starts anew", PATIENCE, || ask(&mut client, key) == 200);
     }
 }

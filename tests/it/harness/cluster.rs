@@ -64,8 +64,8 @@ impl Cluster {
     /// Adds a node that follows another one. Returns its number.
     pub(crate) fn add_replica(&mut self, of: usize) -> usize {
         let (id, replica) = (self.id(of), self.add_node());
-        until("it may follow and does", PATIENCE, || {
-            self.nodes[replica].ask(&["CLUSTER", "REPLICATE", &id]);
+        until("it knows the node", PATIENCE, || self.nodes[replica].ask(&["CLUSTER", "REPLICATE", &id]) == ["OK"]);
+        until("it has copied", PATIENCE, || {
             self.nodes[replica].ask(&["INFO", "replication"])[0].contains("master_link_status:up")
         });
         self.wait();
@@ -85,6 +85,10 @@ impl Cluster {
 
     fn id(&self, node: usize) -> String {
         self.nodes[node].ask(&["CLUSTER", "MYID"]).remove(0)
+    }
+
+    pub(crate) fn primaries(&self) -> impl Iterator<Item = usize> {
+        (0..self.nodes.len()).filter(|node| self.is_primary(*node))
     }
 
     pub(crate) fn is_primary(&self, node: usize) -> bool {
@@ -117,9 +121,7 @@ impl Cluster {
         }
         set(to, &["NODE", &to_id]);
         meanwhile();
-        (0..self.nodes.len())
-            .filter(|node| *node != to && self.is_primary(*node))
-            .for_each(|node| set(node, &["NODE", &to_id]));
+        self.primaries().filter(|node| *node != to).for_each(|node| set(node, &["NODE", &to_id]));
     }
 
     /// What all primaries but the dead one count.

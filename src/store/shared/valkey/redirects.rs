@@ -1,7 +1,7 @@
 //! The redirections of a node: commands for a slot that another node has, or is about to get.
 //!
-//! The node has not done such a command, so it is sent to the other one, once, and that one's reply takes the place of the
-//! redirection. So a reader sees whether the command was done, and nothing is done twice. If the other node cannot be connected
+//! The node has not done such a command, so it is sent to the other one, and that one's reply takes the place of the redirection.
+//! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice. If the other node cannot be connected
 //! to, the redirection stays, which is an error like any other. If it has got commands and does not answer, nobody knows whether
 //! they are done, and the connection fails as if this node had not answered.
 
@@ -24,6 +24,9 @@ use super::frames::{self, Frame, whole};
 use super::greeting::Introduction;
 use crate::config::Login;
 
+/// How often other nodes are asked for the commands that were read at once, before a redirection stays.
+const MOST: usize = 16;
+
 pub(super) struct Follower {
     login: Login,
     node: String,
@@ -42,11 +45,12 @@ type Followed = (BTreeMap<String, Socket>, Vec<Redirected>);
 
 /// A command that another node does.
 struct Redirected {
-    to: Redirection,
+    /// `None` if it needs no further node, or that one cannot be connected to.
+    to: Option<Redirection>,
     command: BytesMut,
     /// The place of its reply in the input.
     place: Range<usize>,
-    /// From the other node, if it was asked.
+    /// From the last other node that was asked.
     reply: Option<BytesMut>,
 }
 
@@ -70,7 +74,7 @@ impl Follower {
                 if !to.is_moving {
                     self.slots.mark_stale();
                 }
-                redirected.push(Redirected { to, command, place: at..next, reply: None });
+                redirected.push(Redirected { to: Some(to), command, place: at..next, reply: None });
             }
             at = next;
         }
@@ -108,56 +112,62 @@ impl Redirects for Follower {
     }
 }
 
-/// Asks each of the other nodes for all that it does.
+/// Asks other nodes, each for all that it does.
 async fn follow(
     login: Login,
     mut others: BTreeMap<String, Socket>,
     mut redirected: Vec<Redirected>,
 ) -> Result<Followed, LinkFailure> {
-    let servers: Vec<String> = redirected.iter().map(|one| one.to.server.clone()).collect();
-    for server in servers {
-        let mut theirs: Vec<_> =
-            redirected.iter_mut().filter(|one| one.to.server == server && one.reply.is_none()).collect();
-        if theirs.is_empty() {
+    for _ in 0..MOST {
+        let Some(server) = redirected.iter().find_map(|one| one.to.as_ref()).map(|to| to.server.clone()) else { break };
+        let is_theirs = |one: &&mut Redirected| one.to.as_ref().is_some_and(|to| to.server == server);
+        let theirs: Vec<_> = redirected.iter_mut().filter(is_theirs).collect();
+        let Some(mut socket) = connection(&mut others, &login, &server).await else {
+            theirs.into_iter().for_each(|one| one.to = None);
             continue;
-        }
-        let socket = match others.remove(&server) {
-            Some(socket) => Some(socket),
-            None => {
-                let greeting = Box::new(Introduction::to_node(&login));
-                let opened = timeout(TIMEOUT, Socket::greet(&server, login.tls.as_deref(), greeting)).await;
-                opened.ok().and_then(Result::ok)
-            }
         };
-        let Some(mut socket) = socket else { continue };
-        let mut question = Vec::new();
+        let (mut question, mut announced) = (Vec::new(), Vec::new());
         for Redirected { to, command, .. } in &theirs {
-            if to.is_moving {
+            let is_moving = to.as_ref().is_some_and(|to| to.is_moving);
+            if is_moving {
                 frames::write([b"ASKING"], &mut question);
             }
             question.extend_from_slice(command);
+            announced.push(is_moving);
         }
-        let announced: Vec<bool> = theirs.iter().map(|one| one.to.is_moving).collect();
-        let answers = socket.ask(question, |input| Ok(replies(input, &announced)?)).await?;
-        for (one, reply) in theirs.iter_mut().zip(answers) {
-            one.reply = Some(reply);
+        let answers = socket.ask(question, |input| Ok(replies(input, &announced, &server)?)).await?;
+        for (one, (reply, to)) in theirs.into_iter().zip(answers) {
+            (one.reply, one.to) = (Some(reply), to);
         }
         others.insert(server, socket);
     }
     Ok((others, redirected))
 }
 
-/// The bytes of the replies to so many commands, without those to announcements; `None` while they are incomplete.
-fn replies(input: &[u8], announced: &[bool]) -> Result<Option<Vec<BytesMut>>, Garbage> {
+/// `None` if the node cannot be connected to.
+async fn connection(others: &mut BTreeMap<String, Socket>, login: &Login, server: &str) -> Option<Socket> {
+    if let Some(socket) = others.remove(server) {
+        return Some(socket);
+    }
+    let greeting = Box::new(Introduction::to_node(login));
+    timeout(TIMEOUT, Socket::greet(server, login.tls.as_deref(), greeting)).await.ok()?.ok()
+}
+
+type Reply = (BytesMut, Option<Redirection>);
+
+/// The replies of a node to so many commands, without those to announcements, and where they redirect to; `None` while they are
+/// incomplete.
+fn replies(input: &[u8], announced: &[bool], node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
     let (mut at, mut replies) = (0, Vec::new());
     for is_announced in announced {
-        for is_reply in [false].into_iter().filter(|_| *is_announced).chain([true]) {
+        if *is_announced {
             let Some((_, next)) = whole(input, at)? else { return Ok(None) };
-            if is_reply {
-                replies.push(BytesMut::from(&input[at..next]));
-            }
             at = next;
         }
+        let Some((reply, next)) = whole(input, at)? else { return Ok(None) };
+        let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
+        replies.push((BytesMut::from(&input[at..next]), to));
+        at = next;
     }
     Ok(Some(replies))
 }
