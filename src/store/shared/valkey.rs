@@ -179,7 +179,22 @@ fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Part;
     use super::*;
+
+    #[test]
+    fn a_node_is_tried_with_a_key_in_one_of_its_slots() {
+        let valkey = Valkey::new(Login { cluster: true, ..Login::default() }, "gw");
+        let slots = valkey.slot_map().unwrap();
+        assert_eq!(valkey.probe_of("a:1", &slots), None);
+        let part = |slots, server: &str| Part { slots, server: server.to_owned() };
+        slots.replace(vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")]);
+        for _ in 0..20 {
+            assert_eq!(slot_of(&valkey.probe_of("b:1", &slots).unwrap()), 16_381);
+        }
+        assert!(valkey.probe_of("a:1", &slots).unwrap().starts_with(b"gw:probe:"));
+        assert_eq!(valkey.probe_of("c:1", &slots), None);
+    }
 
     #[test]
     fn notes_are_items() {

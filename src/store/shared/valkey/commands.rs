@@ -209,6 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn in_a_cluster_each_item_is_read_by_itself() {
+        let (mut commands, mut out) = (FrameCommands::new(true), Vec::new());
+        commands.read(&named("b"));
+        commands.store_count(&named("a"), 0, MINUTE, 1);
+        commands.read(&named("c"));
+        let mut reader = commands.finish(&mut out);
+        let text = "*5\r\n$3\r\nSET\r\n$1\r\na\r\n$3\r\n0 1\r\n$2\r\nEX\r\n$2\r\n60\r\n\
+                    *2\r\n$4\r\nMGET\r\n$1\r\nb\r\n*2\r\n$4\r\nMGET\r\n$1\r\nc\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), text);
+        let input = b"+OK\r\n*1\r\n$1\r\n5\r\n*1\r\n_\r\n";
+        assert_eq!(reader.read(input), Ok(Some(input.len())));
+        let replies = reader.replies(input);
+        assert_eq!([0, 1].map(|place| replies.item(place).map(|item| item.count())), [Some(5), None]);
+        assert!(replies.is_read);
+    }
+
+    #[test]
     fn versions_differ() {
         let mut commands = FrameCommands::default();
         let mut version = || {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     const HELLO: &[u8] = b"%2\r\n+server\r\n$6\r\nvalkey\r\n+modules\r\n*1\r\n*0\r\n";
-    const REST: &[u8] = b"+OK\r\n:1\r\n:1\r\n+OK\r\n:1\r\n:2\r\n*2\r\n$1\r\n2\r\n_\r\n";
+    const REST: &[u8] = b"+OK\r\n:1\r\n:1\r\n+OK\r\n:1\r\n:2\r\n*1\r\n$1\r\n2\r\n";
 
     #[test]
     fn the_password_and_the_database_are_said_if_there_are_any() {
@@ -154,6 +154,31 @@ mod tests {
         }
         assert_eq!(introduction.proceed(&input, &mut Vec::new()), Ok(true));
         assert_eq!(introduction.proceed(&[&input[..], b":1\r\n"].concat(), &mut Vec::new()), Err(Unwelcome::Garbage));
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_told_from_other_servers() {
+        let hello = |mode: &str| format!("%2\r\n+mode\r\n+{mode}\r\n+role\r\n+master\r\n");
+        for (cluster, mode, refused) in [
+            (false, "standalone", None),
+            (false, "cluster", Some(NODE)),
+            (true, "standalone", Some(NO_NODE)),
+            (true, "cluster", None),
+        ] {
+            let (mut introduction, _) = introduction(&Login { cluster, ..Login::default() });
+            let proceeded = introduction.proceed(hello(mode).as_bytes(), &mut Vec::new());
+            assert_eq!(proceeded, refused.map_or(Ok(false), |why| Err(Unwelcome::Unlike(why))), "{cluster} {mode}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_may_have_no_slot_only_learns_the_scripts() {
+        let (mut introduction, mut out) = (Introduction::to_node(&Login::default()), Vec::new());
+        assert_eq!(introduction.proceed(b"", &mut out), Ok(false));
+        let said = String::from_utf8(out).unwrap();
+        assert_eq!((said.matches("LOAD").count(), said.contains("MGET")), (3, false));
+        let answered = [HELLO, b"$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"].concat();
+        assert_eq!(introduction.proceed(&answered, &mut Vec::new()), Ok(true));
     }
 
     #[test]

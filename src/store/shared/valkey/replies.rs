@@ -191,6 +191,21 @@ mod tests {
     }
 
     #[test]
+    fn reads_of_one_item_each_fail_alone() {
+        let after = |input: &[u8]| {
+            let mut reader = FrameReader::new(vec![Expected::Stored], 2, 1);
+            assert_eq!(reader.read(input), Ok(Some(input.len())));
+            let Replies { written, items, is_read, is_failure, .. } = reader.replies(input);
+            (written.to_vec(), items.iter().map(Option::is_some).collect::<Vec<_>>(), is_read, is_failure)
+        };
+        let (done, failed) = (vec![Written::Done], vec![Written::Failed]);
+        assert_eq!(after(b"+OK\r\n*1\r\n+5\r\n*1\r\n+6\r\n"), (done.clone(), vec![true, true], true, false));
+        assert_eq!(after(b"+OK\r\n-ASK 1 a:1\r\n*1\r\n+6\r\n"), (done, vec![false, true], false, false));
+        assert_eq!(after(b"-CLUSTERDOWN\r\n*1\r\n_\r\n-A\r\n"), (failed.clone(), vec![false; 2], false, false));
+        assert_eq!(after(&b"-CLUSTERDOWN no\r\n".repeat(3)), (failed, vec![false; 2], false, true));
+    }
+
+    #[test]
     fn what_was_not_asked_for_is_refused() {
         for input in [
             &b"+OK\r\n"[..],
