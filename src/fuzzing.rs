@@ -166,7 +166,7 @@ fn keys(bytes: &[u8]) {
             continue;
         }
         let anywhere = PathPattern { text: "/*".to_owned(), segments: Vec::new(), rest: true };
-        let extractor = KeyExtractor::new(&limit.name, &limit.key, &anywhere);
+        let extractor = KeyExtractor::new(&limit.name, &limit.key, &anywhere, None);
         let key = |headers: &HeaderMap, query: &str, cache: &mut KeyCache| {
             let attributes = RequestAttributes {
                 method: &Method::GET,

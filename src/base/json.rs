@@ -265,7 +265,8 @@ impl Reader {
                 }
                 [] => break end,
             };
-            plain = plain_length(&rest[begin..]);
+            // Escapes often follow each other.
+            plain = if rest.get(begin) == Some(&b'\\') { 0 } else { plain_length(&rest[begin..]) };
         };
         self.state = State::Escape;
         end + 1

@@ -36,12 +36,37 @@ pub struct Key {
 }
 
 impl Key {
-    /// Whether a request may lack a part while its other parts do not identify the client. Such requests of all clients are
-    /// counted together.
-    pub fn may_be_of_strangers(&self) -> bool {
-        let is_always_there = |part: &Vec<Source>| part.iter().any(Source::is_always_there);
-        let tells_apart = |part: &Vec<Source>| is_always_there(part) && part.iter().all(Source::identifies_clients);
-        !self.parts.iter().all(is_always_there) && !self.parts.iter().any(tells_apart)
+    /// Whether the value of this source in this part tells the clients of a limit apart. Where another part has only values
+    /// that are verified, by the gateway or (in the first part) by `has_known_keys`, values that clients can invent do not.
+    pub fn identifies(&self, part: usize, source: &Source, has_known_keys: bool) -> bool {
+        let needs_verified = (0..self.parts.len()).any(|at| self.is_verified(at, has_known_keys));
+        source.identifies_clients() && (!needs_verified || source.is_verified(part, has_known_keys))
+    }
+
+    /// Whether clients can invent none of the values by which this part tells them apart.
+    fn is_verified(&self, part: usize, has_known_keys: bool) -> bool {
+        let mut identifying = self.parts[part].iter().filter(|source| source.identifies_clients()).peekable();
+        identifying.peek().is_some() && identifying.all(|source| source.is_verified(part, has_known_keys))
+    }
+
+    /// The sources of a part that a request may lack while nothing else tells its client. Such requests of all clients are
+    /// counted together. `counts_missing`: whether requests that lack every part are counted.
+    pub fn of_strangers(&self, has_known_keys: bool, counts_missing: bool) -> Option<&[Source]> {
+        let (mut lacked, mut is_counted) = (Vec::new(), counts_missing);
+        for (at, part) in self.parts.iter().enumerate() {
+            let always = part.iter().position(Source::is_always_there);
+            let reachable = always.map_or(&part[..], |always| &part[..=always]);
+            let has_other = reachable.iter().any(|source| !self.identifies(at, source, has_known_keys));
+            if !has_other && always.is_some() {
+                return None;
+            }
+            is_counted |= has_other;
+            if always.is_none() || part.iter().any(Source::identifies_clients) {
+                lacked.push(at);
+            }
+        }
+        let best = lacked.iter().find(|at| self.is_verified(**at, has_known_keys)).or(lacked.first())?;
+        is_counted.then(|| &self.parts[*best][..])
     }
 
     /// As the file spells them.
@@ -116,6 +141,10 @@ impl Source {
 
     pub fn is_in_body(&self) -> bool {
         matches!(self, Self::Json(_))
+    }
+
+    fn is_verified(&self, part: usize, has_known_keys: bool) -> bool {
+        !self.is_chosen_by_clients() || part == 0 && has_known_keys
     }
 
     /// Whether the value tells who sends a request, and not only what is requested.

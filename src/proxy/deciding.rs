@@ -58,10 +58,9 @@ impl<'a> Deciding<'a, '_> {
         state: &mut DecisionState<'a>,
         record: &mut RequestRecord,
     ) -> Decided {
-        let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
+        let Self { connection, gateway, route, ref attributes, mut now, .. } = *self;
         let worker = &*connection.worker;
-        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
-        let longest_wait = input.longest_hold();
+        let input = DecisionInput { asker: self.asker, ..input(connection, gateway, route, attributes, now, record) };
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
         let mut part = StageRange::ALL;
@@ -69,8 +68,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                resolve_quotas(route, StageRange::FIRST, attributes, connection, longest_wait, &mut now, head_quotas)
-                    .await;
+                self.resolve_quotas(StageRange::FIRST, attributes, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -96,7 +94,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                resolve_quotas(route, part, &attributes, connection, longest_wait, &mut now, tokens_quotas).await;
+                self.resolve_quotas(part, &attributes, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -110,7 +108,16 @@ impl<'a> Deciding<'a, '_> {
                     attributes.body = Some(&inspection.body);
                 }
                 Err(Unread::Refused(refused)) => decision = refused,
-                Err(Unread::Unusable(decision, why)) => {
+                Err(Unread::Unusable(first, why)) => {
+                    let part = StageRange::BODY_OF_OTHERS;
+                    self.resolve_quotas(part, &attributes, &mut now, quotas).await;
+                    let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
+                    let decision = decide::decide_without_body(&input, state).await;
+                    if !input.passes(decision) {
+                        decided::record(record, route, input.traced_since, decision, state);
+                        return self.refused(decision, &attributes, now, state);
+                    }
+                    let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
                     let answer = decided::charged(record, route, &input, decision, state, answer);
                     return Decided::Answered(Outcome::Refused, answer, None);
@@ -122,28 +129,71 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            resolve_quotas(route, part, &attributes, connection, longest_wait, &mut now, quotas).await;
-            let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
+            self.resolve_quotas(part, &attributes, &mut now, quotas).await;
+            let input =
+                DecisionInput { part, attributes: &attributes, quotas, now, asker: self.asker_at(now), ..input };
             decision = decide::decide(&input, state).await;
         }
         decided::record(record, route, input.traced_since, decision, state);
         if !input.passes(decision) {
-            if let Decision::Banned { place, .. } = decision
-                && respond_to_banned(route, place) == BanResponse::Close
-            {
-                let outcome = outcome_of(decision, route);
-                // A proxy that speaks for others would take a closed connection for a failure of this gateway.
-                return match is_shared {
-                    true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
-                    false => Decided::Unanswered(outcome, place),
-                };
-            }
-            let last = &mut connection.refusal_cache.borrow_mut();
-            let answer = refuse(route, decision, state, &attributes, now, last);
-            return Decided::Answered(outcome_of(decision, route), answer, refusing(decision, state));
+            return self.refused(decision, &attributes, now, state);
         }
         let metered = metered_request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
+    }
+
+    /// The asker, who waits for less after each wait of this decision.
+    fn asker_at(&self, now: Time) -> Option<Asker> {
+        let waited = Duration::from_micros(now.micros_since(self.now));
+        self.asker.map(|asker| Asker { longest_hold: asker.longest_hold.saturating_sub(waited) })
+    }
+
+    /// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
+    async fn resolve_quotas(
+        &self,
+        part: StageRange,
+        attributes: &RequestAttributes<'_>,
+        now: &mut Time,
+        quotas: &mut ResolvedQuotas,
+    ) {
+        let Self { connection, route, .. } = *self;
+        if !route.has_quotas {
+            return;
+        }
+        let waits = {
+            let key_cache = &mut connection.key_cache.borrow_mut();
+            decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
+        };
+        if let Some(waits) = waits {
+            let longest = self.asker_at(*now).map_or(Duration::MAX, |asker| asker.longest_hold);
+            // Boxed because it is seldom needed and would make the future of each request larger.
+            Box::pin(waits.finish(quotas, longest)).await;
+            *now = clock::now();
+        }
+    }
+
+    /// What becomes of a request that its limits refuse.
+    fn refused(
+        &self,
+        decision: Decision,
+        attributes: &RequestAttributes<'_>,
+        now: Time,
+        state: &mut DecisionState<'_>,
+    ) -> Decided {
+        let Self { connection, route, is_shared, .. } = *self;
+        let outcome = outcome_of(decision, route);
+        if let Decision::Banned { place, .. } = decision
+            && respond_to_banned(route, place) == BanResponse::Close
+        {
+            // A proxy that speaks for others would take a closed connection for a failure of this gateway.
+            return match is_shared {
+                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
+                false => Decided::Unanswered(outcome, place),
+            };
+        }
+        let last = &mut connection.refusal_cache.borrow_mut();
+        let answer = refuse(route, decision, state, attributes, now, last);
+        Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }
 
@@ -192,30 +242,6 @@ async fn before_tokens<'a>(
     let must_charge = checked.as_ref().map_or(true, |checked| checked.ignores_invalid);
     let decision = if must_charge { decide::decide_first(input, state).await } else { Decision::Admitted };
     (decision, checked.map(|checked| checked.valid))
-}
-
-/// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
-async fn resolve_quotas(
-    route: &CompiledRoute,
-    part: StageRange,
-    attributes: &RequestAttributes<'_>,
-    connection: &ConnectionContext,
-    longest: Duration,
-    now: &mut Time,
-    quotas: &mut ResolvedQuotas,
-) {
-    if !route.has_quotas {
-        return;
-    }
-    let waits = {
-        let key_cache = &mut connection.key_cache.borrow_mut();
-        decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
-    };
-    if let Some(waits) = waits {
-        // Boxed because it is seldom needed and would make the future of each request larger.
-        Box::pin(waits.finish(quotas, longest)).await;
-        *now = clock::now();
-    }
 }
 
 /// The answer to a request that is shed; `None` if it passes.

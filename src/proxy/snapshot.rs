@@ -194,7 +194,7 @@ impl Snapshot {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
                 quotas: quota_sources.iter().find(|one| one.is_of(&limit.name)).map(|one| one.source.clone()),
                 max_in_flight: limit.max_in_flight,
-                key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
+                key: KeyExtractor::new(&limit.name, &limit.key, &route.path, limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
                 ban: BanRule::new(limit, rate_table.ban(), &shared.strikes),
                 slow: limit.slows(),
@@ -229,7 +229,7 @@ impl Snapshot {
                 cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors, &rate_limit_headers))),
                 rate_limit_headers,
                 balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
-                    Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
+                    Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path, None)),
                     Balance::RoundRobin | Balance::LeastRequests => None,
                 }),
                 failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),

@@ -37,7 +37,7 @@ pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
 };
 pub use delay::WaitQueues;
-pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
+pub use first::{Stage, StageRange, charge_first, decide_first, decide_without_body, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};

@@ -76,6 +76,8 @@ struct Reader {
     place: usize,
     /// The values that count as present; `None` if all do.
     known: Option<Arc<KnownKeys>>,
+    /// Whether the value tells the clients of the limit apart.
+    identifies: bool,
 }
 
 /// The keys of the last request on a connection. The next request mostly has the same keys, and comparing a key is much
@@ -117,30 +119,24 @@ impl KeyCache {
 }
 
 impl KeyExtractor {
-    /// Reads `key` for the limit named `limit` on a route with this path.
-    pub fn new(limit: &str, key: &Key, path: &PathPattern) -> Self {
-        let reader = |source: &Source| {
+    /// Reads `key` for the limit named `limit` on a route with this path. If there are `known` keys and clients choose the value
+    /// of the first part, only these count as present.
+    pub fn new(limit: &str, key: &Key, path: &PathPattern, known: Option<&Arc<KnownKeys>>) -> Self {
+        let reader = |part: usize, source: &Source| {
             let segment = path.segments.iter().position(|segment| match (segment, source) {
                 (Segment::Capture(name), Source::Capture(wanted)) => name == wanted,
                 _ => false,
             });
             let tag = Fingerprint::of(source.to_string().as_bytes()).high().to_be_bytes();
             let place = if let Source::Descriptor(_) = source { 0 } else { segment.unwrap_or(usize::MAX) };
-            Reader { tag, source: source.clone(), place, known: None }
+            let identifies = key.identifies(part, source, known.is_some());
+            let known = known.filter(|_| part == 0 && source.is_chosen_by_clients()).cloned();
+            Reader { tag, source: source.clone(), place, known, identifies }
         };
-        let parts = key.parts.iter().map(|part| part.iter().map(reader).collect()).collect();
+        let readers = |(at, part): (usize, &Vec<Source>)| part.iter().map(|source| reader(at, source)).collect();
+        let parts = key.parts.iter().enumerate().map(readers).collect();
         let domain = Domain::new(limit);
         Self { shared: domain.fingerprint(b""), domain, parts }
-    }
-
-    /// The same extractor, in which only known keys count as present if clients choose the value of the first part.
-    #[must_use]
-    pub fn with_known_keys(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
-        let readers = self.parts.iter_mut().take(1).flatten();
-        for reader in readers.filter(|reader| reader.source.is_chosen_by_clients()) {
-            reader.known = known.cloned();
-        }
-        self
     }
 
     /// The same extractor for the descriptor of the limit at this place.
@@ -252,20 +248,23 @@ impl KeyExtractor {
         self.shared
     }
 
-    /// Whether clients without a key of their own share this `key`: a part is missing, and no other part identifies them.
+    /// Whether clients without a key of their own share this `key`: a part lacks what tells clients apart, and no other part
+    /// has it.
     pub fn is_of_strangers(&self, key: Fingerprint, attributes: &RequestAttributes<'_>) -> bool {
-        if self.parts.len() == 1 || key == self.shared {
+        if let [part] = &self.parts[..]
+            && part.iter().all(|reader| reader.identifies)
+        {
             return key == self.shared;
         }
-        let (mut is_partial, mut bytes) = (false, Vec::new());
+        let (mut lacks, mut bytes) = (false, Vec::new());
         for part in &self.parts {
-            match part.iter().find(|reader| reader.read(attributes, &mut bytes).is_some()) {
-                Some(reader) if reader.source.identifies_clients() => return false,
-                Some(_) => {}
-                None => is_partial = true,
+            let found = part.iter().find(|reader| reader.read(attributes, &mut bytes).is_some());
+            if found.is_some_and(|reader| reader.identifies) {
+                return false;
             }
+            lacks |= found.is_none() || part.iter().any(|reader| reader.source.identifies_clients());
         }
-        is_partial
+        lacks
     }
 }
 
@@ -353,10 +352,14 @@ mod tests {
     }
 
     fn extractor(parts: &[&[Source]]) -> KeyExtractor {
+        checked(parts, None)
+    }
+
+    fn checked(parts: &[&[Source]], known: Option<&Arc<KnownKeys>>) -> KeyExtractor {
         let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
         let capture = Segment::Capture("tenant".into());
         let segments = vec![Segment::Literal("v1".into()), capture];
-        KeyExtractor::new("test", &key, &PathPattern { text: "/v1/{tenant}".into(), segments, rest: false })
+        KeyExtractor::new("test", &key, &PathPattern { text: "/v1/{tenant}".into(), segments, rest: false }, known)
     }
 
     fn attributes<'a>(headers: &'a HeaderMap, client: &str, query: Option<&'a str>) -> RequestAttributes<'a> {
@@ -416,7 +419,7 @@ mod tests {
             either.extract(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap()
         };
         assert_ne!(of("a"), of("b"), "the same value from another source is another key");
-        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path()).shared(), either.shared());
+        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path(), None).shared(), either.shared());
     }
 
     fn path() -> PathPattern {
@@ -451,8 +454,10 @@ mod tests {
 
     #[test]
     fn the_cache_changes_no_key() {
-        let (a, b) =
-            (extractor(&[&[key("a")]]), KeyExtractor::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
+        let (a, b) = (
+            extractor(&[&[key("a")]]),
+            KeyExtractor::new("other", &Key { parts: vec![vec![key("a")]] }, &path(), None),
+        );
         let mut key_cache = KeyCache::default();
         let long = "x".repeat(1000);
         for value in ["1", "1", "2", &long, &long, "1", "12"] {
@@ -469,8 +474,7 @@ mod tests {
     fn a_key_that_is_not_known_is_missing() {
         let known = Arc::new(KnownKeys::new(vec![Digest::of(b"real"), Digest::of(b"192.0.2.1")]));
         let either = [key("a"), key("b"), Source::ClientIp { v6: 64 }];
-        let (plain, checked) =
-            (extractor(&[&either, &[key("c")]]), extractor(&[&either, &[key("c")]]).with_known_keys(Some(&known)));
+        let (plain, checked) = (extractor(&[&either, &[key("c")]]), checked(&[&either, &[key("c")]], Some(&known)));
         let of = |extractor: &KeyExtractor, lines: &[(&'static str, &[u8])]| {
             let headers = headers(lines);
             extractor.extract(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()

@@ -58,7 +58,7 @@ pub enum PointedTo {
     Missing,
     /// The text of a string, in which U+FFFD replaces what is not UTF-8, or a number in its normal form.
     Value(String),
-    /// The target or something on the way to it is repeated, or it is a number that is too long to be known.
+    /// The target or something on the way to it is repeated, or it is a number or a text that is too long to be known.
     Ambiguous,
 }
 
@@ -88,6 +88,9 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
         (!piece.is_empty()).then_some(piece)
     })
 }
+
+/// The most bytes of a text that is kept, since it is copied at once: as long as the longest line of a head.
+const MAX_TEXT: usize = 1 << 16;
 
 pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
     let mut inspection = Inspection::new(pointers, Api::Other);
@@ -146,7 +149,7 @@ struct Said<'a> {
     is_structure: bool,
     is_strict: bool,
     text: u64,
-    numbers: u64,
+    words: u64,
     parts: Parts,
     output: AskedOutput,
     prompts: Prompts,
@@ -171,7 +174,7 @@ impl<'a> Said<'a> {
             is_structure: false,
             is_strict: true,
             text: 0,
-            numbers: 0,
+            words: 0,
             parts: Parts::default(),
             output: AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers: 1 },
             prompts: Prompts::default(),
@@ -183,7 +186,7 @@ impl<'a> Said<'a> {
     }
 
     fn result(self, form: Form) -> Inspected {
-        let Self { pointers, numbers, streams, is_background, .. } = self;
+        let Self { pointers, words, streams, is_background, .. } = self;
         let is_repeated = |end: usize| pointers.all.way(end).any(|place| self.found[place].1 > 1);
         let found = pointers
             .keys()
@@ -195,7 +198,7 @@ impl<'a> Said<'a> {
         Inspected {
             form,
             found,
-            input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
+            input: InputSize { text: self.text.saturating_sub(self.parts.data), words, parts: self.parts.count },
             output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
             streams,
             is_background,
@@ -241,6 +244,7 @@ impl<'a> Said<'a> {
                 self.output.is_uncertain = true;
                 self.prompts.begin(depth + 1);
             }
+            Some(Known::FirstMessage) if kind == Kind::Array => self.prompts.begin(depth),
             Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, depth),
             Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, depth),
             // Some servers read the number or the truth of an array or object.
@@ -250,9 +254,19 @@ impl<'a> Said<'a> {
     }
 
     #[inline(never)]
+    fn keep(&mut self, part: &[u8]) {
+        if self.string_text.len() <= MAX_TEXT {
+            self.string_text.extend_from_slice(part);
+        }
+    }
+
+    #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
-            self.found[place].0 = PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned());
+            self.found[place].0 = match self.string_text.len() {
+                0..=MAX_TEXT => PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned()),
+                _ => PointedTo::Ambiguous,
+            };
         }
         if let Some(known) = self.pointers.known_at(place) {
             let text = std::mem::take(&mut self.string_text);
@@ -286,7 +300,7 @@ impl<'a> Said<'a> {
                 let is_of_picture = self.api != Api::Responses && ["transparent", "opaque", "auto"].into_iter().any(is);
                 self.is_background |= !is_false && !is_of_picture;
             }
-            Known::Prompts | Known::Requests | Known::Options | Known::IncludeUsage => {}
+            Known::Prompts | Known::FirstMessage | Known::Requests | Known::Options | Known::IncludeUsage => {}
         }
     }
 
@@ -341,7 +355,7 @@ impl Visit for Said<'_> {
     fn text(&mut self, part: &[u8]) {
         self.text += part.len() as u64;
         if self.string.is_some() {
-            self.string_text.extend_from_slice(part);
+            self.keep(part);
         }
         self.parts.text(part);
     }
@@ -370,17 +384,11 @@ impl Visit for Said<'_> {
 
     #[inline(always)]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
+        self.words += 1;
         match word {
-            Some(word) => {
-                // `-` and digits come before letters and `_` in ASCII.
-                self.numbers += u64::from(word.first() <= Some(&b'9'));
-                self.is_strict = self.is_strict && is_json(word);
-            }
+            Some(word) => self.is_strict = self.is_strict && is_json(word),
             // The word is a long number.
-            None => {
-                self.numbers += 1;
-                self.text += at.len() as u64;
-            }
+            None => self.text += at.len() as u64,
         }
         self.parts.word();
         if let Some(place) = self.follower.value(&self.pointers.all) {

@@ -63,6 +63,30 @@ fn a_body_that_cannot_be_used_is_charged_to_its_address() {
 }
 
 #[test]
+fn a_limit_that_waits_for_the_body_of_others_charges_one_that_cannot_be_used() {
+    let pool = "key = \"client-ip\"\nrates = [\"5/d\"]\noverflow = \"model\"";
+    let shared = "key = \"global\"\nrates = [\"5/d\"]\nmax_in_flight = 9";
+    for (own, routes) in [(pool, "\"own\""), (pool, "\"own\", \"model\""), (shared, "\"own\", \"model\"")] {
+        every_store(|store| {
+            let gateway = Gateway::start(&format!(
+                "{store}[limits.own]\n{own}\n[limits.model]\nkey = \"json:/model\"\nrates = [\"20/d\"]\n\
+                 [[routes]]\npath = \"/*\"\nlimits = [{routes}]\nrespond = {{ status = 200 }}\n"
+            ));
+            let mut client = gateway.client();
+            let statuses = [(); 7].map(|()| post(&mut client, TWICE));
+            assert_eq!(statuses, [400, 400, 400, 400, 400, 429, 429], "{routes}, {store}");
+            assert_eq!(decisions(&gateway, "own"), [Some(5.0), Some(2.0), Some(0.0)], "{routes}, {store}");
+            let good = post(&mut client, r#"{"model": "a"}"#);
+            assert_eq!(
+                good,
+                if own == pool { 200 } else { 429 },
+                "{routes}, {store}: only a good one gets to the pool"
+            );
+        });
+    }
+}
+
+#[test]
 fn whatever_is_wrong_with_a_body_is_charged() {
     every_store(|store| {
         let gateway = Gateway::with_server("body_timeout = \"100ms\"", &limited(store, FIVE, TWO));
@@ -154,7 +178,7 @@ fn a_limit_waits_for_the_body_only_if_its_pool_does() {
     let gateway = Gateway::start(&config("json:/model"));
     let client = &mut gateway.client();
     assert_eq!([(); 4].map(|()| post(client, body)), [200, 200, 200, 429]);
-    assert_eq!(post(client, TWICE), 400);
+    assert_eq!(post(client, TWICE), 429, "the limit has no room, and only a body that can be used gets to the pool");
 }
 
 #[test]

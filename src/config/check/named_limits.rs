@@ -41,12 +41,7 @@ pub(super) fn check_pools(draft: &Draft<'_>, source: &Source<'_>) {
             source.report(of_pool.limit.span.clone(), message, "add rates = [\"100/s\"], or name another pool there");
         }
         let limit = draft.limits.iter().find(|(name, _)| name.text == owner.text).and_then(|(_, limit)| limit.as_ref());
-        if limit.is_some_and(|limit| limit.missing == Missing::Shared && limit.key.may_be_of_strangers()) {
-            let message =
-                format!("requests without a key of `{}` share one counter, which does not overflow", owner.text);
-            let help = "refuse them: missing = \"reject\"; or tell them apart: add `| client-ip` to the key";
-            source.warn(named.span.clone(), message, help);
-        }
+        limit.iter().for_each(|limit| warn_of_strangers(limit, named, source));
         if let Some((cost, most)) = limit.and_then(|limit| Some((initial(&limit.cost)?, most(limit)?.max(most(pool)?))))
             && cost > most
         {
@@ -54,6 +49,22 @@ pub(super) fn check_pools(draft: &Draft<'_>, source: &Source<'_>) {
             source.report(named.span.clone(), message, format!("the larger of the two allows {most}"));
         }
     }
+}
+
+/// Warns of a limit whose pool the clients without a key of their own would use up if they got anything from it.
+fn warn_of_strangers(limit: &Limit, pool: &Name<'_>, source: &Source<'_>) {
+    let is_shared = limit.missing == Missing::Shared;
+    let Some(lacked) = limit.key.of_strangers(limit.known_keys.is_some(), is_shared) else { return };
+    let message =
+        format!("clients without a key of their own in `{}` share counters, which do not overflow", limit.name);
+    let own = lacked.iter().filter(|source| source.identifies_clients()).map(ToString::to_string);
+    let own: Vec<_> = own.chain(["client-ip".to_owned()]).collect();
+    let apart = format!("tell them apart: \"{}\"", own.join(" | "));
+    let help = match is_shared && limit.key.of_strangers(limit.known_keys.is_some(), false).is_none() {
+        true => format!("refuse them: missing = \"reject\"; or {apart}"),
+        false => apart,
+    };
+    source.warn(pool.span.clone(), message, help);
 }
 
 /// The indices of the pools of these limits, without pools that are among these limits.

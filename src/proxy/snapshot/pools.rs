@@ -52,12 +52,15 @@ impl<'c> Pools<'c> {
     /// that limit waits for the body too.
     pub(super) fn stage(&self, place: usize) -> Stage {
         let pool = self.of(place).unwrap_or(place);
-        let needs_body = |place: usize| {
+        let needs_body = |place: usize| self.limits[place].needs_body();
+        let waits_for_body = |place: usize| {
             let limit = self.limits[place];
-            limit.needs_body() || limit.max_in_flight.is_some() && !limit.tells_clients_apart()
+            needs_body(place) || limit.max_in_flight.is_some() && !limit.tells_clients_apart()
         };
-        if needs_body(place) || needs_body(pool) || self.users(pool).any(needs_body) {
+        if needs_body(place) {
             Stage::Body
+        } else if waits_for_body(place) || waits_for_body(pool) || self.users(pool).any(waits_for_body) {
+            Stage::BodyOfOthers
         } else if self.limits[place].comes_first() && self.users(place).all(|user| self.limits[user].comes_first()) {
             Stage::Head
         } else {

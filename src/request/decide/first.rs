@@ -7,7 +7,8 @@
 //!
 //! A client decides how long its body takes. If the body has not come with the head, the limits that need none charge the
 //! request before the gateway waits for the body. They give the charge back if a limit that needs the body refuses, but not
-//! if the body cannot be used or never comes.
+//! if the body cannot be used or never comes. Limits that wait for the body only because of others charge a request whose body
+//! cannot be used, too.
 
 use std::ops::ControlFlow;
 
@@ -24,6 +25,8 @@ pub enum Stage {
     Head,
     /// The tokens. A limit that all clients share waits for them too: wrong tokens must not use up the quota of others.
     Tokens,
+    /// The body, only because limits that are asked in the same exchange need it.
+    BodyOfOthers,
     Body,
 }
 
@@ -37,7 +40,8 @@ pub struct StageRange {
 impl StageRange {
     /// Before a token is verified.
     pub const FIRST: Self = Self { from: Stage::Head, to: Stage::Head };
-    pub const BODY: Self = Self { from: Stage::Body, to: Stage::Body };
+    pub const BODY: Self = Self { from: Stage::BodyOfOthers, to: Stage::Body };
+    pub const BODY_OF_OTHERS: Self = Self { from: Stage::BodyOfOthers, to: Stage::BodyOfOthers };
     pub const ALL: Self = Self { from: Stage::Head, to: Stage::Body };
 
     pub fn has(self, limit: &RouteLimit) -> bool {
@@ -81,6 +85,17 @@ pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
         ControlFlow::Continue(()) => state.decide(input).await,
     };
     state.with_bans(input, decision).await
+}
+
+/// Decides, after the body proved unusable, by the limits that waited for it only because of others.
+pub async fn decide_without_body<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    match state.prepare(input) {
+        ControlFlow::Continue(()) => decide_first(input, state).await,
+        ControlFlow::Break(decision) => {
+            let decision = state.finish(input, decision);
+            state.with_bans(input, decision).await
+        }
+    }
 }
 
 impl<'a> DecisionState<'a> {

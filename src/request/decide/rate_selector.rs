@@ -260,7 +260,7 @@ impl RateSelector {
     /// `path` is the path of the route whose requests use the selector.
     pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
         let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
-        let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path));
+        let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path, None));
         Self { rate_table, tier }
     }
 

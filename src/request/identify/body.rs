@@ -54,7 +54,7 @@ pub enum BodyProblem {
     NotUtf8,
     /// Its head declares JSON, but it is not JSON.
     NotJson,
-    /// It has the value at this place more than once.
+    /// It has the value at this place more than once, or the value is too long to be read.
     Ambiguous(Pointer),
     /// It asks for a stream, and has something after its JSON, which some servers ignore.
     Trailing,
@@ -70,11 +70,13 @@ impl fmt::Display for BodyProblem {
             Self::Encoded => f.write_str("The body of the request must not be compressed."),
             Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
             Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
-            Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
-            Self::Trailing => f.write_str("The body of the request has something after its JSON."),
-            Self::Background => {
-                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
+            Self::Ambiguous(pointer) => {
+                write!(f, "The body of the request has {pointer} more than once, or a value there that is too long.")
             }
+            Self::Trailing => f.write_str("The body of the request has something after its JSON."),
+            Self::Background => f.write_str(
+                "The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.",
+            ),
             Self::Fields => f.write_str(
                 "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
                  it.",

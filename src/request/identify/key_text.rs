@@ -38,7 +38,7 @@ impl KeyExtractor {
     pub fn of_written(limit: &Limit) -> Self {
         // Written keys are read without a path.
         let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
-        Self::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
+        Self::new(&limit.name, &limit.key, &path, limit.known_keys.as_ref())
     }
 
     pub fn part_count(&self) -> usize {
@@ -152,7 +152,7 @@ mod tests {
 
     fn extractor(parts: &[&[Source]]) -> KeyExtractor {
         let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
-        KeyExtractor::new("test", &key, &PathPattern { text: "/*".into(), segments: Vec::new(), rest: true })
+        KeyExtractor::new("test", &key, &PathPattern { text: "/*".into(), segments: Vec::new(), rest: true }, None)
     }
 
     fn written(extractor: &KeyExtractor, parts: &[&str]) -> Vec<Fingerprint> {

@@ -50,9 +50,12 @@ pub(super) enum Known {
     Choices,
     /// One prompt, or several in an array.
     Prompts,
+    /// In an array of chats, the first one: an array of messages.
+    FirstMessage,
     /// Requests in an array, each with a maximum of its own.
     Requests,
     Stream,
+    /// The response comes later, in reply to another request.
     Background,
     Options,
     IncludeUsage,
@@ -60,7 +63,7 @@ pub(super) enum Known {
 
 impl Known {
     /// Google's servers accept both spellings of each name.
-    const ALL: [(Self, &str); 50] = [
+    const ALL: [(Self, &str); 53] = [
         (Self::MaxOutput, "/max_tokens"),
         (Self::MaxOutput, "/max_completion_tokens"),
         (Self::MaxOutput, "/max_output_tokens"),
@@ -106,9 +109,12 @@ impl Known {
         (Self::Prompts, "/input_ids"),
         (Self::Prompts, "/inputs"),
         (Self::Prompts, "/instances"),
+        (Self::FirstMessage, "/messages/0"),
         (Self::Requests, "/requests"),
         (Self::Stream, "/stream"),
         (Self::Background, "/background"),
+        (Self::Background, "/batch/inputConfig"),
+        (Self::Background, "/batch/input_config"),
         (Self::Options, "/stream_options"),
         (Self::IncludeUsage, "/stream_options/include_usage"),
     ];

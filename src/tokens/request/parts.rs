@@ -119,6 +119,8 @@ struct OpenPart {
     data: u64,
     /// The depth of its members or items; 0 outside of parts.
     depth: u32,
+    /// How many arrays of a list its items are in. No more are open than [`MAX_DEPTH`](crate::base::json::MAX_DEPTH).
+    nested: u16,
     form: PartForm,
     is_text: bool,
 }
@@ -169,7 +171,9 @@ impl Parts {
     pub(super) fn begin(&mut self, kind: Kind, depth: u32) {
         let role = std::mem::take(&mut self.role);
         if self.aside == 0 {
-            if role != Role::Other || depth == self.part.depth {
+            if depth == self.part.depth && self.part.form == PartForm::List {
+                self.begin_item(kind, depth);
+            } else if role != Role::Other || depth == self.part.depth {
                 self.begin_known(kind, role, depth);
             }
         } else if self.is_in_tools {
@@ -191,9 +195,6 @@ impl Parts {
     #[inline(never)]
     fn begin_known(&mut self, kind: Kind, role: Role, depth: u32) {
         let is_in_part = self.is_in_part(depth);
-        if is_in_part && self.part.form == PartForm::List {
-            return self.begin_item(kind, depth);
-        }
         let is_part = match role {
             Role::Part | Role::Files => true,
             Role::InnerPart => depth > 1,
@@ -237,11 +238,14 @@ impl Parts {
             }
             Kind::Object => {
                 self.data += self.part.data;
+                let nested = self.part.nested;
                 self.enter(PartForm::Item, depth + 1);
+                self.part.nested = nested;
             }
             Kind::Array => {
-                self.outer.push(self.part);
-                self.enter(PartForm::List, depth + 1);
+                self.part.depth = depth + 1;
+                self.part.nested += 1;
+                self.innermost = depth + 1;
             }
         }
     }
@@ -249,7 +253,7 @@ impl Parts {
     #[inline]
     fn enter(&mut self, form: PartForm, depth: u32) {
         self.innermost = depth;
-        self.part = OpenPart { depth, form, data: 0, is_text: false };
+        self.part = OpenPart { depth, form, ..OpenPart::default() };
     }
 
     #[inline]
@@ -259,6 +263,7 @@ impl Parts {
         }
     }
 
+    #[inline(never)]
     fn known_text(&mut self, part: &[u8]) {
         match self.string {
             PartString::Other => {}
@@ -328,13 +333,17 @@ impl Parts {
 
     #[inline]
     fn end_part(&mut self) {
-        let OpenPart { depth, form, data, is_text } = self.part;
+        let OpenPart { depth, nested, form, data, is_text } = self.part;
+        if form == PartForm::List && nested > 0 {
+            (self.part.depth, self.part.nested) = (depth - 1, nested - 1);
+            return;
+        }
         match form {
             PartForm::Results => self.data = data,
             _ => self.data += if is_text { 0 } else { data },
         }
         self.part = match form {
-            PartForm::Item => OpenPart { depth: depth - 1, form: PartForm::List, data: 0, is_text: false },
+            PartForm::Item => OpenPart { depth: depth - 1, nested, form: PartForm::List, ..OpenPart::default() },
             PartForm::Single | PartForm::List | PartForm::Results => self.outer.pop().unwrap_or_default(),
         };
     }
@@ -372,4 +381,26 @@ fn is_of_text(kind: &[u8]) -> bool {
     let kind = kind.trim_ascii_start().to_ascii_lowercase();
     let binary: [&[u8]; 4] = [b"image/", b"audio/", b"video/", b"application/pdf"];
     kind.starts_with(b"text") || kind.contains(&b'/') && !binary.iter().any(|binary| kind.starts_with(binary))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tokens::request::{BodyPointers, InputSize, inspect};
+
+    #[test]
+    fn every_item_of_lists_in_lists_is_a_part() {
+        for (body, parts, text) in [
+            (r#"{"image": [[["AAAA"], "BBBB"], "CCCC", [], [[]]]}"#, 3, "image"),
+            (r#"{"image": [["AAAA", {"x": "a picture"}, "BBBB"], 7, "CCCC"], "y": "AAAA"}"#, 4, "imagexa pictureyAAAA"),
+            (r#"{"image": [[{"image": [["AAAA"], "BBBB"], "url": "CCCC"}, ["DDDD"]], "EEEE"]}"#, 5, "imageimageurl"),
+            (
+                r#"{"image": [[{"type": "text", "data": "AAAA"}, "BBBB"]], "z": ["CCCC"]}"#,
+                2,
+                "imagetypetextdataAAAAzCCCC",
+            ),
+        ] {
+            let InputSize { text: counted, parts: found, .. } = inspect(body.as_bytes(), &BodyPointers::new(&[])).input;
+            assert_eq!((found, counted), (parts, text.len() as u64), "{body}");
+        }
+    }
 }

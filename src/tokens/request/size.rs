@@ -8,7 +8,8 @@ use crate::tokens::tokens_of;
 pub struct InputSize {
     /// Bytes of all strings and all names of members, after decoding.
     pub text: u64,
-    pub numbers: u64,
+    /// Numbers, and other bare words.
+    pub words: u64,
     /// The number of parts that are not text, and of references to earlier content.
     pub parts: u64,
 }
@@ -16,7 +17,7 @@ pub struct InputSize {
 impl InputSize {
     /// An estimate of the tokens, with `part` tokens for each part.
     pub fn tokens(self, part: u64) -> u64 {
-        tokens_of(self.text).saturating_add(self.numbers).saturating_add(self.parts.saturating_mul(part))
+        tokens_of(self.text).saturating_add(self.words).saturating_add(self.parts.saturating_mul(part))
     }
 }
 

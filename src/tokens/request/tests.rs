@@ -57,7 +57,7 @@ fn reads_a_chat_completion() {
                 PointedTo::Missing,
                 value("Be brief.")
             ],
-            input: InputSize { text: (names.len() + texts.concat().len()) as u64, numbers: 3, parts: 0 },
+            input: InputSize { text: (names.len() + texts.concat().len()) as u64, words: 4, parts: 0 },
             output: AskedOutput { most: 300, is_bounded: true, is_uncertain: false, answers: 2 },
             streams: true,
             is_background: false,
@@ -87,14 +87,14 @@ fn reads_requests_of_other_apis() {
 
 #[test]
 fn the_input_is_all_that_is_in_the_body() {
-    for (body, text, numbers) in [
+    for (body, text, words) in [
         (r#"{"a":"bc"}"#, 3, 0),
-        (r#"{"a":[1,-2.5,1e9,true,false,null]}"#, 1, 3),
+        (r#"{"a":[1,-2.5,1e9,true,false,null]}"#, 1, 6),
         (r#"{"":{"bcd":{"e":""}}}"#, 4, 0),
         (r#"{"caf\u00e9":0}"#, 5, 1),
         ("[1,2]", 0, 2),
     ] {
-        assert_eq!(read(body.as_bytes(), &[]).input, InputSize { text, numbers, parts: 0 }, "{body}");
+        assert_eq!(read(body.as_bytes(), &[]).input, InputSize { text, words, parts: 0 }, "{body}");
     }
     let prompt = format!(r#"{{"prompt":[1{}]}}"#, ",1".repeat(39_999));
     assert_eq!(read(prompt.as_bytes(), &[]).input.tokens(0), 40_002);
@@ -103,9 +103,9 @@ fn the_input_is_all_that_is_in_the_body() {
         assert_eq!(read(body.as_bytes(), &[]).input.text, length);
     }
     let number = format!("[{}]", "1".repeat(100_000));
-    assert_eq!(read(number.as_bytes(), &[]).input, InputSize { text: 100_000, numbers: 1, parts: 0 });
-    assert_eq!(InputSize { text: 9, numbers: 2, parts: 3 }.tokens(1000), 3005);
-    assert_eq!(InputSize { text: 9, numbers: u64::MAX, parts: u64::MAX }.tokens(1000), u64::MAX);
+    assert_eq!(read(number.as_bytes(), &[]).input, InputSize { text: 100_000, words: 1, parts: 0 });
+    assert_eq!(InputSize { text: 9, words: 2, parts: 3 }.tokens(1000), 3005);
+    assert_eq!(InputSize { text: 9, words: u64::MAX, parts: u64::MAX }.tokens(1000), u64::MAX);
 }
 
 #[test]
@@ -319,6 +319,7 @@ fn what_comes_later_is_told() {
         }
     }
     assert!(!read(br#"{"tools":[{"background":true}]}"#, &[]).is_background);
+    assert!(read(br#"{"batch":{"inputConfig":{"requests":{}}}}"#, &[]).is_background);
 }
 
 #[test]
@@ -346,5 +347,16 @@ proptest! {
         let asking = asking(&text).unwrap();
         body.entry("stream_options").or_insert(serde_json::json!({}))["include_usage"] = true.into();
         prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&asking).unwrap(), serde_json::Value::from(body));
+    }
+}
+
+#[test]
+fn a_text_that_is_too_long_is_not_kept() {
+    let keys = BodyPointers::new(&["/user".parse().unwrap()]);
+    for (length, is_kept) in [(MAX_TEXT, true), (MAX_TEXT + 1, false), (MAX_TEXT * 5, false)] {
+        let text = "u".repeat(length);
+        let found = inspect(format!(r#"{{"user": "{text}"}}"#).as_bytes(), &keys).found;
+        let expected = if is_kept { PointedTo::Value(text) } else { PointedTo::Ambiguous };
+        assert!(found == [expected], "{length}");
     }
 }

@@ -139,11 +139,12 @@ impl Findings {
     fn document_ended(&mut self) {
         let (is_part, said) = (self.is_stream || self.is_list, self.said());
         let finality = self.ending.document_ended(said, is_part, self.has_pointers());
-        if let Some(own) = self.own.take() {
+        if let Some(own) = &self.own {
             let has_text = if is_part { said > 0 } else { self.visible() > 0 };
             if let Some(finality) = finality.filter(|_| own.has_output(has_text, is_part)) {
                 self.ending.said(said, finality);
             }
+            self.own = None;
         }
     }
 

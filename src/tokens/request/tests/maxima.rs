@@ -73,6 +73,8 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
         (r#"{"prompt":["a","b","c"],"n":"2","max_tokens":5}"#, 30),
         (r#"{"prompt":["a","b","c"]}"#, 300),
         (r#"{"prompt":["a","b"],"prompts":["a","b","c"]}"#, 300),
+        (r#"{"messages":[[{"role":"user"}],[{"role":"user"}],[]]}"#, 300),
+        (r#"{"messages":[{"role":"user"},[],[]]}"#, 100),
         (r#"{"prompt":[1,2,3],"max_tokens":5}"#, 5),
         (r#"{"prompt":[[1,2],[3]],"max_tokens":5}"#, 10),
         (r#"{"prompt":[],"max_tokens":5}"#, 5),
