@@ -26,7 +26,7 @@ use super::cached_cell::most_leased;
 use super::names::{AllNames, NameForm};
 use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{OnError, Role};
+use crate::config::{OnError, Role, Software};
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
 use servers::with_each_server;
 use steps::{Decided, Step, broken, compare, inspected, lasting, lossy, passing, reliable, reloading, settling};
@@ -60,6 +60,12 @@ fn limit_with_burst(kind: usize, quota: u64, burst: u64) -> Arc<Limit> {
         _ => vec![minute(Counting::SlidingLog), day, minute(Counting::FixedWindow)],
     };
     Arc::new(Limit::new("l", &rates))
+}
+
+/// Whether tests that take long run with this way to count: all do with Memcached, and with Valkey, for which the same code
+/// decides, one by sums and one by a state that is kept as a whole.
+fn is_run(kind: usize) -> bool {
+    servers::software() == Software::Memcached || [1, BUCKET].contains(&kind)
 }
 
 /// Whether the state of the limit, or a part of it, is one value.

@@ -52,7 +52,7 @@ fn most((kind, quota): (usize, u64), time: u64) -> u64 {
 
 fn two_gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
     for mode in [LOCAL, STRICT] {
-        for kind in 0..KINDS {
+        for kind in (0..KINDS).filter(|kind| is_run(*kind)) {
             for behind in [0, SECOND / 2, 2 * SECOND, 5 * SECOND, 90 * SECOND, HOUR] {
                 let mut two = Two::new((kind, 100), mode);
                 two.world.gateways[1].behind = behind;
@@ -73,7 +73,7 @@ fn two_gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
 
 fn a_clock_that_is_set_back_stops_nobody_for_longer_than_a_window_and_lets_nobody_through_twice() {
     for mode in [LOCAL, STRICT] {
-        for kind in (0..KINDS).filter(|kind| *kind < 6) {
+        for kind in (0..6).filter(|kind| is_run(*kind)) {
             for is_other_asked in [false, true] {
                 let mut two = Two::new((kind, 20), mode);
                 for turn in 0..30 {
