@@ -1,5 +1,6 @@
 //! A cluster as the store: keys on all its primaries, slots that move, and nodes that are not as expected.
 
+use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use gateway::config::{self, Login, OnError, SharedStore};
 use gateway::store::shared::Notes;
 
-use crate::harness::{self, Client, Cluster, Control, Gateway, Valkey, until};
+use crate::harness::{self, Client, Cluster, Control, Gateway, Valkey, run, run_json, until};
 use crate::valkey::refused_because;
 
 /// A failover takes some seconds, and more on a busy machine.
@@ -22,7 +23,7 @@ pub(crate) fn gateway(store: &str, rate: &str) -> Gateway {
 }
 
 pub(crate) fn ask(client: &mut Client, key: usize) -> u16 {
-    client.get_with("/", &format!("X-Api-Key: k{key}\r\n")).status
+    client.get_with("/", format!("X-Api-Key: k{key}\r\n")).status
 }
 
 #[test]
@@ -157,6 +158,18 @@ fn a_state_in_a_slot_that_moves_is_counted_once() {
 #[test]
 fn a_slot_that_moves_lets_few_more_through_without_strict() {
     moves_in_a_flood("sliding-window", PATIENT, 40);
+}
+
+#[test]
+fn operators_are_told_what_the_store_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let store = "[store]\ntype = \"valkey\"\nservers = [\"10.0.0.1\"]\ncluster = true\n";
+    fs::write(&file, store.to_owned() + &harness::limited("global", "9/d", "")).unwrap();
+    let said = run(&["check", file.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&said.stdout).contains("they are nodes of a cluster"), "{said:?}");
+    let keys = run_json(&["check", "--json", file.to_str().unwrap()]);
+    assert_eq!(keys["store"]["cluster"], true);
 }
 
 #[test]
