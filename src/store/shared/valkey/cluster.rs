@@ -92,7 +92,11 @@ fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
             Frame::Null => "",
             _ => return Err(Garbage.into()),
         };
-        parts.push(Part { slots: slot(first)?..=slot(last)?, server: address(host, &port.to_string(), node) });
+        let slots = slot(first)?..=slot(last)?;
+        if slots.is_empty() {
+            return Err(Garbage.into());
+        }
+        parts.push(Part { slots, server: address(host, &port.to_string(), node) });
         at = whole(input, at)?.ok_or(Garbage)?.1;
     }
     Ok(Some(parts))
@@ -150,13 +154,10 @@ mod tests {
         let all = [part(0, 5460, "127.0.0.1:7001"), part(5461, 5461, "node:7002"), part(5462, 16_383, "[::1]:7003")];
         assert_eq!(read(input), Ok(Some(all.to_vec())));
         assert!(read(b"-NOPERM no\r\n").unwrap_err().contains("refuses CLUSTER SLOTS: it answered \"NOPERM no\""));
-        for garbage in [
-            &b":1\r\n"[..],
-            b"*1\r\n:1\r\n",
-            b"*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+h\r\n:1\r\n",
-            b"*1\r\n*2\r\n:0\r\n:1\r\n",
-        ] {
-            assert!(read(garbage).is_err(), "{}", garbage.escape_ascii());
+        let part = |first, last| format!("*1\r\n*3\r\n:{first}\r\n:{last}\r\n*2\r\n+h\r\n:1\r\n");
+        assert!(read(part(9, 9).as_bytes()).is_ok());
+        for garbage in [":1\r\n", "*1\r\n:1\r\n", "*1\r\n*2\r\n:0\r\n:1\r\n", &part(0, SLOTS), &part(9, 8)] {
+            assert!(read(garbage.as_bytes()).is_err(), "{garbage}");
         }
     }
 
