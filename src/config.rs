@@ -6,6 +6,7 @@
 mod texts;
 mod report;
 mod syntax;
+mod elsewhere;
 mod read;
 mod values;
 mod kinds;

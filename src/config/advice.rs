@@ -3,6 +3,7 @@
 //! A rule looks at the configuration as it runs. It looks at the text only to tell a written value from a default.
 
 mod keys;
+mod paths;
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -44,6 +45,8 @@ const RULES: &[Rule] = &[
     checks_that_overlap,
     keys::networks_of_other_keys,
     keys::never_missing,
+    paths::of_others,
+    paths::without_rest,
     no_spans,
     own_listeners,
 ];

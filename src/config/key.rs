@@ -5,6 +5,7 @@ use std::fmt;
 
 use http::HeaderName;
 
+use super::elsewhere;
 use super::read::{Field, Name, Setting, Shape, Wrong};
 use super::report::{did_you_mean, either, nearest, quoted};
 use super::values;
@@ -235,7 +236,7 @@ impl<'a> Names<'a> {
 
 /// The key of a limit, or of an upstream that balances by a hash.
 pub(super) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
-    let part = |text: &str| part(text, jwts);
+    let part = |text: &str| part(text, jwts).map_err(|wrong| joined_otherwise(text, jwts).unwrap_or(wrong));
     if !field.is_list() {
         return Some(Key { parts: vec![field.parse(part)?] });
     }
@@ -260,6 +261,20 @@ fn part(text: &str, jwts: &Names<'_>) -> Result<Vec<Source>, Wrong> {
         start += piece.len() + 1;
     }
     Ok(sources)
+}
+
+/// What is wrong if the text has valid sources, but joins them as in other files.
+fn joined_otherwise(text: &str, jwts: &Names<'_>) -> Option<Wrong> {
+    let joint = ["||", " or ", "&&", " and ", ",", ";", "+", "&"].into_iter().find(|joint| text.contains(joint))?;
+    let sources = text.split(joint).map(|word| named_elsewhere(word.trim()).unwrap_or(word.trim().to_owned()));
+    let sources: Vec<_> = sources.collect();
+    let first = sources.join(" | ");
+    part(&first, jwts).ok()?;
+    let mut help = format!("write {first:?} for the first one that a request has");
+    if !["||", " or "].contains(&joint) {
+        help = format!("write {sources:?} for all of them together, or {first:?} for the first one that a request has");
+    }
+    Some(Wrong::new(format!("`{}` does not join sources", joint.trim()), help))
 }
 
 pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
@@ -313,22 +328,37 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
 fn unknown(word: &str, kind: &str) -> Wrong {
     let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
     names.extend(["header", "cookie", "query", "jwt", "json", "descriptor"]);
-    let help = elsewhere(word).map(|meant| format!("did you mean `{meant}`? {SOURCES}"));
+    let help = named_elsewhere(word).map(|meant| format!("did you mean `{meant}`? {SOURCES}"));
     let help = help.unwrap_or_else(|| did_you_mean(kind, &names, SOURCES));
     Wrong::new(format!("{} is not a source of keys", quoted(word)), help)
 }
 
+/// Beginnings of names of other proxies: of nginx, Caddy and HAProxy.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("http_", "header:"),
+    ("http.request.header.", "header:"),
+    ("header.", "header:"),
+    ("req.hdr(", "header:"),
+    ("hdr(", "header:"),
+    ("cookie_", "cookie:"),
+    ("arg_", "query:"),
+    ("query.", "query:"),
+];
+
 /// What a name of other proxies probably means.
-fn elsewhere(word: &str) -> Option<String> {
-    let word = word.trim_start_matches('$').to_ascii_lowercase();
-    match word.as_str() {
-        "ip" | "src" | "address" | "remote_addr" | "binary_remote_addr" | "remote_address" => {
-            Some("client-ip".to_owned())
-        }
-        "authorization" | "user-agent" => Some(format!("header:{word}")),
-        _ if word.starts_with("x-") && !word.contains(':') => Some(format!("header:{word}")),
-        _ => word.strip_prefix("http_").map(|header| format!("header:{}", header.replace('_', "-"))),
+fn named_elsewhere(word: &str) -> Option<String> {
+    let word = word.trim_matches(['$', '{', '}', ')', '%']).to_ascii_lowercase();
+    if let Some(meant) = elsewhere::meant("key", &word) {
+        return Some(meant.name.to_owned());
     }
+    if word.starts_with("x-") && !word.contains(':') {
+        return Some(format!("header:{word}"));
+    }
+    ELSEWHERE.iter().find_map(|(there, here)| {
+        let name = word.strip_prefix(there).filter(|name| !name.is_empty())?;
+        let name = if *here == "header:" { name.replace('_', "-") } else { name.to_owned() };
+        Some(format!("{here}{name}"))
+    })
 }
 
 #[cfg(test)]
@@ -342,11 +372,33 @@ mod tests {
             ("ip", "client-ip"),
             ("X-Api-Key", "header:x-api-key"),
             ("$http_x_api_key", "header:x-api-key"),
+            ("$cookie_session_id", "cookie:session_id"),
+            ("$arg_key", "query:key"),
+            ("req.hdr(X-Api-Key)", "header:x-api-key"),
+            ("{http.request.remote.host}", "client-ip"),
+            ("%{src}", "client-ip"),
         ] {
-            assert_eq!(elsewhere(word).as_deref(), Some(meant), "{word}");
+            assert_eq!(named_elsewhere(word).as_deref(), Some(meant), "{word}");
         }
-        assert_eq!(elsewhere("x-y:z"), None);
-        assert_eq!(elsewhere("clientip"), None);
+        for word in ["x-y:z", "http_", "clientip"] {
+            assert_eq!(named_elsewhere(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn other_joints_than_one_bar_are_named() {
+        let said = |text: &str| joined_otherwise(text, &Names::new(&[])).map(|wrong| wrong.help);
+        let first = "\"header:x | client-ip\" for the first one that a request has";
+        for text in ["header:x || client-ip", "header:x or client-ip", "$http_x || $remote_addr"] {
+            assert_eq!(said(text), Some(format!("write {first}")), "{text}");
+        }
+        for text in ["header:x, client-ip", "header:x&&client-ip", "header:x + ip", "header:x and client-ip"] {
+            let all = "write [\"header:x\", \"client-ip\"] for all of them together, or";
+            assert_eq!(said(text), Some(format!("{all} {first}")), "{text}");
+        }
+        for text in ["header:x", "header:x, nothing", ",", "client-ip || ip"] {
+            assert_eq!(said(text), None, "{text}");
+        }
     }
 
     #[test]

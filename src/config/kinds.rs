@@ -10,7 +10,7 @@ use super::read::{Field, Kind, Shape, Wrong};
 use super::report::quoted;
 use super::values;
 use crate::base::share::WHOLE;
-use crate::base::units;
+use crate::base::units::{self, DurationError};
 use crate::tokens::{MAX_WEIGHT, Weight};
 
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
@@ -97,7 +97,7 @@ pub(super) const fn file() -> Kind<PathBuf> {
 
 pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
     kind(Shape::Duration(allowed), |field, kind| match &kind.shape {
-        Shape::Duration(allowed) => texts(field, "a duration", DURATION)?.parse(|text| duration(text, allowed)),
+        Shape::Duration(allowed) => duration_field(field)?.parse(|text| duration(text, allowed)),
         _ => None,
     })
 }
@@ -105,7 +105,7 @@ pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
 /// "0" means no limit.
 pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
     kind(Shape::DurationOrNone, |field, _| {
-        texts(field, "a duration", DURATION)?.parse(|text| match units::duration(text) {
+        duration_field(field)?.parse(|text| match units::duration(text) {
             Ok(Duration::ZERO) => Ok(None),
             _ => duration(text, &WAIT).map(Some).map_err(unless_zero),
         })
@@ -147,6 +147,12 @@ fn texts<'f, 'a>(field: &'f Field<'a>, expected: &str, help: impl Into<String>) 
     Some(field)
 }
 
+/// A number without a unit is probably in seconds, so the help shows how to write that.
+fn duration_field<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Field<'a>> {
+    let spelled = |seconds| format!("write \"{seconds}s\": {DURATION}");
+    texts(field, "a duration", field.number().filter(|seconds| *seconds > 0).map_or(DURATION.to_owned(), spelled))
+}
+
 /// A number without a unit is probably in bytes, so the help shows how to write that.
 fn size_field<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Field<'a>> {
     let spelled = |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes));
@@ -158,8 +164,12 @@ fn unless_zero(wrong: Wrong) -> Wrong {
 }
 
 fn duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
-    let value = units::duration(text)
-        .map_err(|error| Wrong::new(format!("{} is not a duration: {error}", quoted(text)), DURATION))?;
+    let value = units::duration(text).map_err(|error| {
+        let is_number = error == DurationError::NoUnit && text.trim() != "0";
+        let help =
+            if is_number { format!("did you mean \"{}s\"? {DURATION}", text.trim()) } else { DURATION.to_owned() };
+        Wrong::new(format!("{} is not a duration: {error}", quoted(text)), help)
+    })?;
     if allowed.contains(&value) {
         return Ok(value);
     }

@@ -1,5 +1,6 @@
 //! `[limits.NAME]`: what is counted, how much is allowed, and what happens beyond that.
 
+mod foreign;
 mod rates;
 mod tokens;
 mod cost;

@@ -64,7 +64,8 @@ tables! {
         format: LogFormat = words(&[
             ("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json),
         ]).at_start(), "auto";
-        /// Writes a line for each request: the `limit` that refused it, the limits with `on_limit = "shadow"` that
+        /// Writes a line for each request: the address of the `client`, but never the key by which a limit counts it
+        /// (docs/admin.md), the `limit` that refused it, the limits with `on_limit = "shadow"` that
         /// would have (`shadowed`), the limits whose pools were charged instead (`overflowed`), what is `remaining` of
         /// each limit if that is known, how long a limit held it (`held_micros`), the `server` that responded and its
         /// `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeFloat, DeInteger, DeValue};
 
+use super::elsewhere;
 use super::report::{did_you_mean, either, quoted};
 
 pub(super) use section::Section;
@@ -105,11 +106,25 @@ impl<'a> Field<'a> {
     pub(super) fn text(&self) -> Option<&'a str> {
         let text = self.value.as_str();
         if text.is_none() {
-            let scalar = self.value.is_integer() || self.value.is_float() || self.value.is_bool();
+            let scalar = self.value.is_integer() || self.value.is_float();
             let written = self.source.written(self.span.clone()).filter(|_| scalar);
             self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
         }
         text
+    }
+
+    /// The texts of a list, or the only text; nothing is reported.
+    pub(super) fn texts(&self) -> Vec<&'a str> {
+        match self.value {
+            DeValue::Array(list) => list.iter().filter_map(|value| value.get_ref().as_str()).collect(),
+            value => value.as_str().into_iter().collect(),
+        }
+    }
+
+    /// The value as the file spells it, with quotes and variables, if a help can repeat it.
+    pub(super) fn spelled(&self) -> Option<&'a str> {
+        let written = self.source.written(self.span.clone()).filter(|_| !self.is_table());
+        written.filter(|text| text.len() < 80 && !text.contains(['@', '\n']))
     }
 
     /// The path of the file `name`, which this value names. `None`, after a report, for a relative path in a text without a
@@ -194,7 +209,9 @@ impl<'a> Field<'a> {
                 self.report_section(&Name { text: key.name, span: self.span.clone() });
                 return None;
             }
-            self.mistyped("a list", format!("write it in brackets: {}", key.example()));
+            let is_of_texts = !matches!(key.kind.shape, Shape::List(Shape::Table(_) | Shape::Number(..), ..));
+            let list = self.spelled().filter(|_| is_of_texts && self.is_text()).map(|text| format!("[{text}]"));
+            self.mistyped("a list", format!("write it in brackets: {}", list.unwrap_or(key.example().to_owned())));
             return None;
         };
         let (least, most) = key.kind.shape.bounds().unwrap_or((0, usize::MAX));
@@ -243,7 +260,8 @@ impl<'a> Field<'a> {
                 return Ok(*value);
             }
             let message = format!("{} is not a value of {}", quoted(text), self.what);
-            Err(Wrong::new(message, did_you_mean(text, &names, &all)))
+            let meant = elsewhere::meant(&self.what, text).map_or(text, |meant| meant.name);
+            Err(Wrong::new(message, did_you_mean(meant, &names, &all)))
         })
     }
 }

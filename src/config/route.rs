@@ -1,5 +1,6 @@
 //! `[[routes]]`: which requests a route matches, and where the response comes from.
 
+mod path_guess;
 mod path_pattern;
 mod template;
 mod header_changes;
@@ -23,6 +24,7 @@ pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
 pub(super) use draft::{Draft, limit_names, read};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
+pub(super) use path_guess::{guess, is_of_others};
 pub use path_pattern::{PathPattern, Segment};
 pub use redirect::Redirect;
 pub use template::{Template, TemplatePart};

@@ -8,6 +8,13 @@ use std::ops::Range;
 use super::report::{Problem, within};
 use super::texts::place;
 
+/// How the parser calls a key without `=`.
+const NO_VALUE: &str = "key with no value";
+const LINE: &str = "a line of TOML is [section], key = value or # comment";
+
+/// Word processors and web pages write these instead of `"` and `'`.
+const TYPOGRAPHIC_QUOTES: [char; 10] = ['“', '”', '„', '‟', '«', '»', '‘', '’', '‚', '″'];
+
 /// Unlike other syntax errors, a duplicate key leaves the rest of the file readable.
 pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
@@ -35,7 +42,14 @@ pub(super) fn all(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<P
         let help = Some(format!("add the ] that is missing: line {line} begins something else"));
         return vec![shifted(Problem { span, message: "syntax error: this array is not closed".to_owned(), help })];
     }
-    errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
+    let start_of = |error: &toml::de::Error| within(text, &error.span().unwrap_or_default()).start;
+    let mut reported: Vec<_> = errors.iter().filter(is_reported).collect();
+    reported.sort_by_key(|error| start_of(error));
+    // What follows the first mistake of a line is no mistake of its own if the line is of another format.
+    reported.dedup_by(|later, earlier| {
+        later.message().starts_with(NO_VALUE) && !text[start_of(earlier)..start_of(later)].contains('\n')
+    });
+    reported.into_iter().map(|error| shifted(syntax(text, error))).collect()
 }
 
 /// Words the error for people who do not know the grammar.
@@ -48,12 +62,23 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let kinds =
         ["string values must be quoted", "invalid boolean", "invalid integer", "invalid float", "invalid datetime"];
     let value = kinds.iter().any(|kind| error.message().starts_with(kind));
+    if text[span.start..].starts_with(TYPOGRAPHIC_QUOTES) {
+        let plain =
+            written.trim_start_matches(TYPOGRAPHIC_QUOTES).trim_end_matches(TYPOGRAPHIC_QUOTES).trim_end_matches('"');
+        let example = if plain.is_empty() { "like \"10s\"".to_owned() } else { format!("{plain:?}") };
+        let help = Some(format!("write plain quotes, {example}"));
+        return Problem { span, message: "syntax error: these are typographic quotes".to_owned(), help };
+    }
     let (message, help) = match error.message() {
+        _ if written.starts_with(['\u{a0}', '\u{202f}', '\u{200b}', '\u{feff}']) => {
+            ("this is an invisible character", "write a plain space, or remove it")
+        }
         _ if value && written.is_empty() => ("a value is missing", "write one after the ="),
         _ if value => ("this is not a value", "a text needs quotes, like \"10s\" or \"127.0.0.1:8080\""),
-        message if message.starts_with("key with no value") => {
-            (message, "a line is [section], key = value or # comment")
+        _ if text[span.start..].starts_with(':') || text[..span.start].trim_end_matches(' ').ends_with(':') => {
+            ("a key and its value are joined by =", LINE)
         }
+        message if message.starts_with(NO_VALUE) || message.starts_with("invalid unquoted key") => (message, LINE),
         message => (message, ""),
     };
     let help = Some(help.to_owned()).filter(|help| !help.is_empty());

@@ -173,6 +173,49 @@ fn operators_are_told_what_the_store_is() {
 }
 
 #[test]
+fn connections_that_break_while_a_slot_moves_let_no_more_through() {
+    const QUOTA: usize = 3_000;
+    for strategy in ["sliding-window", "fixed-window"] {
+        let cluster = Cluster::start(3);
+        let limit = harness::limited("header:x-api-key", &format!("{QUOTA}/d"), &format!("strategy = {strategy:?}"));
+        let gateways = [0, 1].map(|node| Gateway::start(&(cluster.store(&[node], STRICT) + &limit)));
+        let admitted = admitted_while(&gateways, |admitted| {
+            until("both count", PATIENCE, || admitted() > 50);
+            let (slot, mut from) = slot_in_use(&cluster);
+            for to in (0..3).cycle().skip(from + 1).take(9) {
+                cluster.move_slot(slot, from, to, || {
+                    for node in &cluster.nodes {
+                        node.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                });
+                from = to;
+            }
+        });
+        let errors = gateways.iter().map(|gateway| gateway.metric("gateway_store_errors_total").unwrap()).sum::<f64>();
+        println!("{strategy}: {admitted} of {QUOTA} admitted, {errors} failures");
+        assert!(errors > 5.0, "{errors} failures");
+        assert!((QUOTA / 10..=QUOTA).contains(&admitted), "{admitted} admitted");
+    }
+}
+
+#[test]
+fn bans_and_pools_hold_at_all_gateways_wherever_their_counters_are() {
+    let cluster = Cluster::start(3);
+    let text = cluster.store(&[0], STRICT)
+        + "[limits.own]\nkey = \"header:x-api-key | client-ip\"\nrates = [\"2/d\"]\noverflow = \"pool\"\n"
+        + "[limits.pool]\nkey = \"global\"\nrates = [\"10/d\"]\nban = { after = 3, for = \"1h\" }\n"
+        + "[[routes]]\npath = \"/*\"\nlimits = [\"own\"]\nrespond = { status = 200 }\n";
+    let gateways = [(); 2].map(|()| Gateway::start(&text));
+    let mut clients = gateways.each_ref().map(Gateway::client);
+    let mut admitted = 0;
+    for request in 0..5 * 6 {
+        admitted += usize::from(ask(&mut clients[request % 2], request % 5) == 200);
+    }
+    assert_eq!(admitted, 5 * 2 + 10);
+}
+
+#[test]
 fn a_node_that_was_not_known_gets_a_slot() {
     let mut cluster = Cluster::start(2);
     let gateway = gateway(&cluster.store(&[0, 1], STRICT), "1000000000/d");

@@ -154,3 +154,42 @@ pub(super) fn never_missing(advised: &Advised<'_>) -> Vec<Advice> {
     let without_list = advised.config.limits.iter().filter(|limit| limit.known_keys.is_none());
     without_list.filter(is_never_missing).filter_map(advice).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    const REST: &str = "[limits.per-client]\nkey = \"client-ip\"\nrates = [\"100/s\"]\n[upstreams.app]\n\
+                        servers = [\"builtin:echo\"]\n[[routes]]\npath = \"/p/*\"\nupstream = \"app\"\n\
+                        limits = [\"per-client\"]\n[[routes]]\npath = \"/*\"\nupstream = \"app\"\n\
+                        [jwt.site]\nissuer = \"https://a.test/\"\naudience = [\"a\"]\nalgorithms = [\"RS256\"]\n\
+                        jwks = \"https://a.test/keys\"\n";
+
+    /// What is said of keys that clients invent.
+    fn said(limit: &str, limits: &str) -> bool {
+        let text = REST.replace("path = \"/*\"", &format!("path = \"/*\"\nlimits = [{limits}]"));
+        let text = format!("[limits.l]\nrates = [\"10/s\"]\n{limit}\n{text}");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/warned");
+        let config = crate::config::parse(text.as_bytes(), "gateway.toml", &folder).unwrap();
+        config.warnings.to_string().contains("invents a new")
+    }
+
+    /// An invented key is not missing, so the address behind the `|` does not count it.
+    #[test]
+    fn a_key_with_the_address_as_the_last_source_is_warned_about_only_if_clients_can_invent_it() {
+        for (limit, is_invented) in [
+            ("key = \"header:x-api-key | client-ip\"\nknown_keys = \"keys.txt\"", false),
+            ("key = \"jwt:sub | client-ip\"", false),
+            ("key = \"client-cert | client-ip\"", false),
+            ("key = \"bearer | client-ip\"", false),
+            ("key = \"header:x-api-key | client-ip\"\non_limit = \"shadow\"", false),
+            ("key = \"header:x-api-key | client-ip\"", true),
+            ("key = \"cookie:session | client-ip\"", true),
+            ("key = \"query:key | client-ip\"", true),
+            ("key = \"jwt:sub | header:x-api-key | client-ip\"", true),
+        ] {
+            assert_eq!(said(limit, "\"l\""), is_invented, "{limit}");
+            assert!(!said(limit, "\"l\", \"per-client\""), "another limit bounds what an address sends: {limit}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::foreign::{meant, without_separators};
 use super::{Limit, keys as limit};
 use crate::base::units;
 use crate::config::read::{Field, Section, Setting, Shape, Wrong};
@@ -69,6 +70,10 @@ impl Terms {
     pub(super) fn rates(&self, field: &Field<'_>, key: &Setting<()>) -> Option<Vec<Rate>> {
         let mut rates: Vec<Rate> = Vec::new();
         for field in field.list(key)? {
+            if let Some(number) = field.number() {
+                field.mistyped("a string", format!("write \"{number}/s\" for {number} per second: {RATE}"));
+                continue;
+            }
             let Some(rate) = field.parse(|text| self.rate(text)) else { continue };
             if let Some(wrong) = same_period(&rates, &rate) {
                 field.refuse(wrong);
@@ -207,12 +212,17 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
 
 /// The rates in a text, if it has more than one.
 fn several(text: &str) -> Option<Vec<String>> {
+    let text = without_separators(text).replace(" and ", ";");
     let rates = match text.matches('/').count() {
         0 | 1 => return None,
         _ if text.contains([',', ';']) => text.split([',', ';']).map(|rate| rate.trim().to_owned()).collect(),
-        _ => split(text),
+        _ => split(&text),
     };
-    Some(rates).filter(|rates: &Vec<_>| rates.len() > 1)
+    let corrected = |text: String| match text.parse::<Rate>() {
+        Err(_) => meant(&text).map_or(text, |rate| rate.to_string()),
+        Ok(_) => text,
+    };
+    Some(rates.into_iter().map(corrected).collect()).filter(|rates: &Vec<_>| rates.len() > 1)
 }
 
 /// Splits a text at `;` and spaces. A burst belongs to the rate before it.
@@ -234,32 +244,9 @@ pub(super) fn split(text: &str) -> Vec<String> {
     rates
 }
 
-/// The rate that a misspelled text probably means, such as `10/sec`, `10/1`, `10 per minute`, `10/Days` or
-/// nginx's `10r/s`.
-fn meant(text: &str) -> Option<Rate> {
-    let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
-    let (quota, period) = (quota.trim().trim_end_matches('r').parse().ok()?, period.trim());
-    if let Some(unit) = Unit::named(period.to_ascii_lowercase().trim_end_matches('s')) {
-        return Rate::new(quota, unit.longest()).ok()?.with_strategy(Strategy::Calendar(Calendar::utc(unit))).ok();
-    }
-    let window = [format!("1{period}"), format!("{period}s")].iter().find_map(|text| units::duration(text).ok())?;
-    Rate::new(quota, window).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guesses_what_a_rate_meant() {
-        assert_eq!(meant("10/sec").unwrap().to_string(), "10/s");
-        assert_eq!(meant("10 per minute").unwrap().to_string(), "10/m");
-        assert_eq!(meant("10r/m").unwrap().to_string(), "10/m");
-        assert_eq!(meant("10/10").unwrap().to_string(), "10/10s");
-        assert_eq!(meant("10/Days").unwrap().to_string(), "10/day");
-        assert_eq!(meant("10 per month").unwrap().to_string(), "10/month");
-        assert_eq!(meant("ten/s"), None);
-    }
 
     #[test]
     fn splits_rates_and_keeps_bursts() {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::exceptions::{self, Kinds};
+use super::foreign;
 use super::on_limit::{self, Reaction};
 use super::rates::Terms;
 use super::{Limit, cost, keys as limit, overrides_file, quotas};
@@ -77,8 +78,6 @@ fn read_limit<'a>(
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
-    let help = "write it there, like rates = [\"10/s burst 20\"] with strategy = \"token-bucket\"";
-    section.refuse(&["burst"], "is part of a rate", help);
     section.close();
     Some(Limit {
         name: name.text.to_owned(),
@@ -129,8 +128,10 @@ fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
 /// Reads `rates` and `max_in_flight`; at least one of them is required.
 fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u64>) {
     let has_flights = section.field(&limit::max_in_flight).is_some();
+    let is_spelled_otherwise = foreign::report_keys(section);
     let rates = match section.field(&limit::rates) {
         Some(field) => terms.rates(&field, &limit::rates),
+        None if is_spelled_otherwise => None,
         None if has_flights => Some(Vec::new()),
         None if section.is_misspelt(&[limit::max_in_flight.name]) => None,
         None => {

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{AtStart, Described, Field, Name, Setting, Shape, Source, Table, quoted_key};
+use crate::config::elsewhere;
 use crate::config::report::{either, nearest, quoted};
 
 /// [`Section::close`] reports unknown keys.
@@ -119,7 +120,8 @@ impl<'a> Section<'a> {
     pub(in crate::config) fn is_misspelt(&self, keys: &[&'static str]) -> bool {
         let is_meant = |(name, field): &(Name<'a>, Field<'a>)| {
             let near = nearest(name.text, self.keys.names.iter().copied());
-            !field.is_section(name.text) && near.is_some_and(|near| keys.contains(&near))
+            let meant = elsewhere::meant(&self.title, name.text).map(|meant| meant.name).or(near);
+            !field.is_section(name.text) && meant.is_some_and(|meant| keys.contains(&meant))
         };
         let misspelt = self.unknown().into_iter().find(is_meant);
         misspelt.iter().for_each(|(name, field)| self.report_unknown(name, field));
@@ -150,6 +152,21 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The unknown keys that are among `names` and not reported yet.
+    pub(in crate::config) fn unknown_among(&self, names: &[&str]) -> Vec<(Name<'a>, Field<'a>)> {
+        self.unknown().into_iter().filter(|(name, _)| names.contains(&name.text)).collect()
+    }
+
+    /// Reports several unknown keys as one problem, at the first of them.
+    pub(in crate::config) fn refuse_together(&self, found: &[(Name<'a>, Field<'a>)], help: &str) {
+        self.refused.borrow_mut().extend(found.iter().map(|(name, _)| name.span.start));
+        let names: Vec<_> = found.iter().map(|(name, _)| name.text).collect();
+        let (names, s) = (either(&names).replace(" or ", " and "), if names.len() > 1 { "s" } else { "" });
+        if let Some((first, _)) = found.first() {
+            self.source.report(first.span.clone(), format!("unknown key{s} {names} in {}", self.title), help);
+        }
+    }
+
     /// Warns of those of `keys` that are present; `why` follows the key in the message.
     pub(in crate::config) fn warn(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.has(key)) {
@@ -177,9 +194,11 @@ impl<'a> Section<'a> {
             return field.report_section(name);
         }
         let all = format!("{} takes {}", self.title, either(self.keys.names).replace(" or ", " and "));
-        let help = match nearest(name.text, self.keys.names.iter().copied()) {
-            Some(near) => format!("did you mean `{}`? {all}", self.corrected(near, field)),
-            None => all,
+        let help = match (elsewhere::meant(&self.title, name.text), nearest(name.text, self.keys.names.iter().copied()))
+        {
+            (Some(meant), _) => meant.help(field.spelled(), field.first_table()),
+            (None, Some(near)) => format!("did you mean `{}`? {all}", self.corrected(near, field)),
+            (None, None) => all,
         };
         let message = format!("unknown key {} in {}", quoted_key(name.text), self.title);
         self.source.report(name.span.clone(), message, help);
@@ -246,6 +265,12 @@ impl<'a> Field<'a> {
         }
         let is_on = table.is_some() || self.boolean()?;
         Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), keys, table, self.source)))
+    }
+
+    /// The name of the first table below a table.
+    fn first_table(&self) -> Option<&'a str> {
+        let entries = entries(self.value.as_table()?, self.source);
+        entries.iter().find(|(_, field)| field.is_table()).map(|(name, _)| name.text)
     }
 
     /// Whether the value of an unknown key is a section of the file, written below the title of another one.

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::path_guess::{guess, is_expression};
 use crate::base::percent;
 use crate::config::read::Wrong;
 use crate::config::report::quoted;
@@ -29,6 +30,18 @@ pub enum Segment {
 }
 
 pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
+    read(text).map_err(|wrong| if is_expression(text) { expression(text) } else { wrong })
+}
+
+fn expression(text: &str) -> Wrong {
+    const PATHS: &str = "a path has no regular expressions: a final `*` matches the rest, {name} one segment, like \
+                         \"/api/*\" or \"/users/{id}\"";
+    let meant = guess(text).filter(|path| read(path).is_ok());
+    let help = meant.map_or(PATHS.to_owned(), |path| format!("did you mean {path:?}? {PATHS}"));
+    Wrong::new(format!("{} is not a path", quoted(text)), help)
+}
+
+fn read(text: &str) -> Result<PathPattern, Wrong> {
     let Some(inner) = text.strip_prefix('/') else {
         let help = format!("a path begins with a slash: \"/{}\"", text.trim());
         return Err(Wrong::new(format!("{} is not a path", quoted(text)), help));

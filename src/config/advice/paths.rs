@@ -1,0 +1,63 @@
+//! Advice about the paths of routes that match less than their author may think.
+
+use std::fmt::Display;
+
+use super::{Advice, Advised};
+use crate::config::route::{guess, is_of_others};
+use crate::config::{Action, PathPattern, Route, Segment, SentPath};
+
+/// Parts of a path that are captures elsewhere.
+pub(super) fn of_others(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let advice = |(index, route): (usize, &Route)| {
+        let part = route.path.text.split('/').find(|part| is_of_others(part))?;
+        let path: [&dyn Display; 3] = [&"routes", &index, &"path"];
+        let guess = guess(&route.path.text)?;
+        let sign = part.chars().find(|sign| ":<[\\^|".contains(*sign))?;
+        let help = format!(
+            "{{name}} captures one segment: write path = {guess:?}; if the path itself has a {sign:?}, write %{:02X}",
+            u32::from(sign)
+        );
+        Some(Advice::new(&path, format!("`{part}` in a path matches only itself"), help))
+    };
+    config.routes.iter().enumerate().filter_map(advice).collect()
+}
+
+/// A last segment that is rarely a page of its own.
+const PREFIXES: [&str; 8] = ["api", "app", "assets", "files", "images", "public", "rest", "static"];
+
+/// Paths below which nothing is matched, although their routes look as if they were for everything below.
+pub(super) fn without_rest(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let advice = |(index, route): (usize, &Route)| {
+        let is_taken = |other: &Route| takes_below(&route.path, &other.path);
+        if !looks_like_prefix(route) || config.routes.iter().any(is_taken) {
+            return None;
+        }
+        let text = &route.path.text;
+        let all = format!("{}/*", text.trim_end_matches('/'));
+        let help = format!(
+            "write path = {all:?} for this path and all below it; if they are meant to get 404, add a route with \
+             path = {all:?} and respond = {{ status = 404 }}"
+        );
+        let message = format!("{text:?} matches only this path, and no route matches what is below it");
+        Some(Advice::new(&[&"routes", &index, &"path"], message, help))
+    };
+    config.routes.iter().enumerate().filter_map(advice).collect()
+}
+
+/// A route for one method is probably for one path as well.
+fn looks_like_prefix(route: &Route) -> bool {
+    let Action::Forward { path: sent, .. } = &route.action else { return false };
+    let Some(Segment::Literal(last)) = route.path.segments.last() else { return false };
+    let is_version = last.strip_prefix('v').is_some_and(|version| version.parse::<u16>().is_ok());
+    let is_prefix = matches!(sent, SentPath::Stripped(1..)) || is_version || PREFIXES.contains(&last.as_str());
+    !route.path.rest && route.methods.is_empty() && (is_prefix || route.path.text == "/")
+}
+
+/// Whether a route of `other` matches something below `path`, whatever the hosts are. Below `/`, single pages do not count.
+fn takes_below(path: &PathPattern, other: &PathPattern) -> bool {
+    if path.text == "/" {
+        return other.rest;
+    }
+    let fits = |(one, other): (&Segment, &Segment)| matches!(other, Segment::Capture(_)) || one == other;
+    (other.rest || other.segments.len() > path.segments.len()) && path.segments.iter().zip(&other.segments).all(fits)
+}
