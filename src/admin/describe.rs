@@ -164,6 +164,9 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
             if let sentinels @ [_, ..] = shared.software.sentinels() {
                 writeln!(f, "  the sentinels {} know its address", sentinels.join(", "))?;
             }
+            if shared.software.is_cluster() {
+                writeln!(f, "  they are nodes of a cluster, and say where the others are")?;
+            }
             let away = match shared.on_error {
                 OnError::Local => "are counted in this process",
                 OnError::Allow => "pass and are not counted",

@@ -131,7 +131,8 @@ fn store(view: &View) -> Option<StoreNumbers> {
 }
 
 fn shared_store(health: &Health) -> SharedNumbers {
-    let servers = health.servers.iter().map(|server| StoreServer {
+    let servers = health.servers();
+    let servers = servers.iter().map(|server| StoreServer {
         server: server.address.clone(),
         up: server.is_up(),
         clock_skew_seconds: server.skew(),

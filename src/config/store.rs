@@ -98,7 +98,7 @@ impl Store {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedStore {
     pub software: Software,
-    /// `host:port`, at least one; with sentinels, only the name of the primary.
+    /// `host:port`, at least one; in a cluster some of its nodes; with sentinels, only the name of the primary.
     pub servers: Vec<String>,
     /// The first part of every key: 1 to 64 printable characters without spaces.
     pub prefix: String,
@@ -147,6 +147,11 @@ impl Software {
             Self::Memcached => &[],
             Self::Valkey(login) => &login.sentinels,
         }
+    }
+
+    /// Whether the servers are nodes of a cluster, and know those that are not listed.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self, Self::Valkey(login) if login.cluster)
     }
 
     /// Whether a server may be a cluster, which keeps together the keys that have the same text in braces.
@@ -199,11 +204,13 @@ tables! {
         sentinels: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:26379"];
         /// For `"valkey"`: the name that the sentinels have for the primary.
         master: () = text() => "mymaster";
+        /// For `"valkey"`: `servers` are some nodes of a cluster, which say where the others are.
+        cluster: bool = flag(), false;
         /// For `"valkey"`: the user as whom the gateway speaks to the servers (ACL); by default the default user.
         username: () = text() => "gateway";
         /// For `"valkey"`: the password; also `"file:PATH"` or `"env:NAME"`.
         password: () = text() => "file:valkey-password";
-        /// For `"valkey"`: the number of the database.
+        /// For `"valkey"`: the number of the database; a cluster has only one.
         database: u16 = number(0, 65_535), 0;
         /// For `"valkey"`: TLS to the servers.
         tls: () = shaped(Shape::Table(&upstream::tls_keys::TABLE));
@@ -243,6 +250,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             keys::tls.name,
             keys::sentinels.name,
             keys::master.name,
+            keys::cluster.name,
         ];
         section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
     }
@@ -278,13 +286,17 @@ fn shared(section: &Section<'_>, software: Software) -> SharedStore {
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
     let servers = match &software {
-        Software::Valkey(_) if section.field(&keys::sentinels).is_some() => login::primary(section),
+        Software::Valkey(login) if !login.cluster && section.field(&keys::sentinels).is_some() => {
+            login::primary(section)
+        }
         software => {
             let port = software.port();
             let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
-            section
-                .required(&keys::servers, &help)
-                .map(|field| addresses(&field, &keys::servers, port, "keys are spread evenly over the servers"))
+            let why = match software.is_cluster() {
+                true => "any node knows the others",
+                false => "keys are spread evenly over the servers",
+            };
+            section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))
         }
     };
     SharedStore {

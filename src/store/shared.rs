@@ -3,6 +3,8 @@
 //! All decisions of this process pass through one coordinator, in order. Decisions that wait together share one exchange, and
 //! a refusal is remembered until it might end. While a server is away, counting continues from its last known counts.
 
+mod failure;
+mod slots;
 pub mod protocol;
 mod counters;
 mod names;

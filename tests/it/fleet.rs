@@ -236,7 +236,7 @@ fn the_simulated_valkey_replies_like_a_real_one() {
     let (real, protocol) = (Software::Valkey.start(), Valkey::new(Login::default(), "gw"));
     let mut stream = TcpStream::connect(real.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let (mut greeting, mut said, mut told) = (protocol.greeting(), Vec::new(), Vec::new());
+    let (mut greeting, mut said, mut told) = (protocol.greeting(""), Vec::new(), Vec::new());
     let mut buffer = [0; 1 << 14];
     while !greeting.proceed(&told, &mut said).unwrap() {
         stream.write_all(&std::mem::take(&mut said)).unwrap();

@@ -3,6 +3,7 @@
 pub(crate) mod acme;
 mod client;
 mod clock;
+mod cluster;
 mod collector;
 mod fault;
 mod gate;
@@ -26,6 +27,7 @@ mod wire;
 
 pub(crate) use client::{Client, Response, over_http2};
 pub(crate) use clock::{align, unix, until};
+pub(crate) use cluster::Cluster;
 pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gate::Gate;

@@ -32,6 +32,8 @@ mod chunks;
 mod cli;
 mod client_ip;
 mod clocks;
+mod cluster;
+mod cluster_failover;
 mod config_folder;
 mod config_once;
 mod config_secrets;

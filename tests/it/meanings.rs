@@ -286,7 +286,7 @@ examples! {
         assert_eq!(gateway.metric("gateway_store_max_bytes"), Some(268_435_456.0));
     }
 
-    counters_in_valkey_are_in_database_0: ["store.database"] {
+    counters_in_valkey_are_in_database_0_of_one_server: ["store.database", "store.cluster"] {
         let valkey = Valkey::start();
         let gateway = Gateway::start(&(valkey.store_with("") + &limited("global", "9/d", "")));
         assert_eq!(gateway.client().get("/").status, 200);

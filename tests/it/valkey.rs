@@ -37,9 +37,14 @@ fn counted_again(client: &mut Client, valkey: &Valkey) {
 /// The server refuses the gateway, which says why before any request, and counts alone.
 #[track_caller]
 fn refused(gateway: &Gateway, command: &str, answer: &str) {
+    refused_because(gateway, &format!("it refuses {command}: it answered \"{answer}"));
+}
+
+#[track_caller]
+pub(crate) fn refused_because(gateway: &Gateway, begin: &str) {
     let said = gateway.wait_message("valkey does not answer");
     let failure = said["failure"].as_str().unwrap();
-    assert!(failure.starts_with(&format!("it refuses {command}: it answered \"{answer}")), "{failure}");
+    assert!(failure.starts_with(begin), "{failure}");
     assert_eq!(gateway.metric("gateway_store_decisions_total"), Some(0.0));
     assert_eq!([gateway.metric("gateway_store_up"), gateway.metric("gateway_ready")], [Some(0.0); 2]);
     let ready = gateway.admin("/readyz");
@@ -110,7 +115,7 @@ fn a_node_of_a_cluster_is_refused() {
     let valkey = Valkey::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus.port().to_string()]);
     assert_eq!(valkey.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), ["OK"]);
     until("it serves its slots", PATIENCE, || valkey.ask(&["CLUSTER", "INFO"])[0].contains("cluster_state:ok"));
-    refused(&gateway(&valkey, ""), "MGET", "CROSSSLOT");
+    refused_because(&gateway(&valkey, ""), "it is a node of a cluster, and [store] has no `cluster = true`");
 }
 
 #[test]

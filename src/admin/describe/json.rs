@@ -234,6 +234,7 @@ fn store(store: &Store, gateways: u64) -> Value {
                 keys["username"] = json!(login.username);
                 keys["password"] = json!((!login.password.text().is_empty()).then_some(SECRET));
                 keys["database"] = json!(login.database);
+                keys["cluster"] = json!(login.cluster);
                 keys["tls"] = json!(login.tls.as_deref().map(routing::tls));
                 if !login.sentinels.is_empty() {
                     keys["sentinels"] = json!(login.sentinels);

@@ -73,10 +73,11 @@ fn modes(modes: &[(&str, bool)]) -> MetricFamily {
 }
 
 fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
-    let answers = |is_up: bool| health.servers.iter().any(|server| server.is_up() == is_up);
+    let all = health.servers();
+    let answers = |is_up: bool| all.iter().any(|server| server.is_up() == is_up);
     let latency = HistogramSnapshot::from_iter([&health.latency]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
-        let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
+        let metrics = all.iter().map(|server| real(of(server), &[("server", &server.address)]));
         gauges(name, help, metrics)
     };
     vec![
@@ -126,7 +127,7 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
         counters(
             &format!("gateway_store_{}_evictions_total", health.name),
             "Items that the server has evicted for lack of memory; counters may be among them.",
-            health.servers.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
+            all.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
         ),
         histograms(
             "gateway_store_round_trip_duration_seconds",

@@ -22,6 +22,8 @@ pub struct Login {
     pub tls: Option<Box<UpstreamTls>>,
     /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
     pub sentinels: Vec<String>,
+    /// Whether the servers are nodes of a cluster.
+    pub cluster: bool,
 }
 
 /// Nothing shows it.
@@ -67,7 +69,13 @@ pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
 pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &SystemAuthorities) -> Login {
     let username = section.field(&keys::username).and_then(|field| field.text().map(str::to_owned));
     let sentinels = section.field(&keys::sentinels);
-    if sentinels.is_none() {
+    let cluster = section.read(&keys::cluster);
+    if cluster {
+        let help = "a cluster has database 0 alone: remove it";
+        section.refuse(&[keys::database.name], "does not go with `cluster`", help);
+        let help = "the nodes themselves replace a primary that dies: list some of them in `servers` instead";
+        section.refuse(&[keys::sentinels.name, keys::master.name], "does not go with `cluster`", help);
+    } else if sentinels.is_none() {
         let help = "add sentinels = [\"10.0.0.1:26379\"], or remove it";
         section.refuse(&[keys::master.name], "needs `sentinels`", help);
     }
@@ -80,5 +88,6 @@ pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &Sys
         sentinels: sentinels
             .map(|field| addresses(&field, &keys::sentinels, SENTINEL_PORT, "each sentinel has one vote"))
             .unwrap_or_default(),
+        cluster,
     }
 }

@@ -188,9 +188,19 @@ path = "/*"
 respond = {}
 "#;
 
+const CLUSTER: &str = r#"
+[store]
+type = "valkey"
+servers = ["10.0.0.1"]
+cluster = true
+[[routes]]
+path = "/*"
+respond = {}
+"#;
+
 fn texts() -> Vec<String> {
     let others = if cfg!(feature = "postgres") { [OTHERS, POSTGRES].concat() } else { OTHERS.to_owned() };
-    vec![FULL.to_owned(), LIMITS.to_owned(), SHARED.to_owned(), SENTINELS.to_owned(), others]
+    vec![FULL.to_owned(), LIMITS.to_owned(), SHARED.to_owned(), SENTINELS.to_owned(), CLUSTER.to_owned(), others]
 }
 
 fn configs() -> Vec<Config> {

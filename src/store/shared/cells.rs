@@ -14,6 +14,7 @@ use foldhash::fast::RandomState;
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, ExchangeStage};
 use super::names::{AllNames, NameForm, Names};
+use super::slots::slot_of;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::Counter;
@@ -42,6 +43,8 @@ pub(super) struct Cells {
     forgotten: Option<u32>,
     names: AllNames,
     servers: Vec<String>,
+    /// The server of each slot; empty if servers have none.
+    owners: Vec<usize>,
     pub(super) reloads: Reloads,
     /// Until this moment a limit may have been replaced whose counts still matter.
     pub(super) migrating_until: Time,
@@ -61,9 +64,23 @@ impl Cells {
             forgotten: None,
             names,
             servers: servers.to_vec(),
+            owners: Vec::new(),
             reloads: Reloads::default(),
             migrating_until: Time::from_micros(0),
         }
+    }
+
+    /// Each slot is on the server of this number. Returns the cells that are on another server now.
+    pub(super) fn follow_slots(&mut self, owners: Vec<usize>) -> Vec<CellPlace> {
+        self.owners = owners;
+        let mut moved = Vec::new();
+        for (place, cached) in (0..).zip(&mut self.cells) {
+            let owner = self.owners[slot_of(&cached.key.digits())];
+            if std::mem::replace(&mut cached.server, owner) != owner {
+                moved.push(place);
+            }
+        }
+        moved
     }
 
     /// Includes places of forgotten cells.
@@ -144,7 +161,10 @@ impl Cells {
 
     fn add(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time, forgotten: &Counter) -> CellPlace {
         let names = self.names.of(limit);
-        let server = names.server(key, &self.servers);
+        let server = match self.owners.get(slot_of(&key.digits())) {
+            Some(owner) => *owner,
+            None => names.server(key, &self.servers),
+        };
         let cached = CachedCell::new(self.next, names, key, server, now);
         self.next = self.next.wrapping_add(1);
         let room = match self.free.pop() {

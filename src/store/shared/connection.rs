@@ -13,8 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::link::LinkFailure;
-use super::protocol::Protocol;
+use super::failure::LinkFailure;
+use super::protocol::{Greeting, Protocol, Redirects};
 use crate::config::UpstreamTls;
 
 /// The bytes that are read from a server at once: in most cases the replies to a full exchange.
@@ -37,18 +37,22 @@ pub(super) struct Socket {
     output: Vec<u8>,
     written: usize,
     input: BytesMut,
+    redirects: Option<Box<dyn Redirects>>,
+    /// Whether it has begun to follow redirections among what was read.
+    is_redirected: bool,
 }
 
 impl Connection {
     /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
     pub(super) fn open(server: String, protocol: &dyn Protocol) -> Self {
-        Self::Connecting(Box::pin(Socket::open(server, protocol)))
+        let redirects = protocol.redirects(&server);
+        let opening = Socket::open(server, protocol);
+        Self::Connecting(Box::pin(async { Ok(opening.await?.following(redirects)) }))
     }
 
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         match self {
-            Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
-            Self::Open(Socket { output, .. }) => output.extend_from_slice(&bytes),
+            Self::Open(socket) => socket.write(bytes),
             Self::Closed | Self::Connecting(_) => {}
         }
     }
@@ -77,21 +81,40 @@ impl Socket {
         server: String,
         protocol: &dyn Protocol,
     ) -> impl Future<Output = Result<Self, LinkFailure>> + Send + use<> {
-        let (address, tls, mut greeting) = (protocol.locate(server), protocol.tls().cloned(), protocol.greeting());
-        async move {
-            let mut socket = Self::connect(&address.await?, tls.as_ref()).await?;
-            while !greeting.proceed(&socket.input, &mut socket.output)? {
-                socket.transfer().await?;
-            }
-            socket.input.clear();
-            Ok(socket)
+        let (tls, greeting) = (protocol.tls().cloned(), protocol.greeting(&server));
+        let address = protocol.locate(server);
+        async move { Self::greet(&address.await?, tls.as_ref(), greeting).await }
+    }
+
+    pub(super) async fn greet(
+        address: &str,
+        tls: Option<&UpstreamTls>,
+        mut greeting: Box<dyn Greeting>,
+    ) -> Result<Self, LinkFailure> {
+        let mut socket = Self::connect(address, tls).await?;
+        while !greeting.proceed(&socket.input, &mut socket.output)? {
+            socket.transfer().await?;
         }
+        socket.input.clear();
+        Ok(socket)
+    }
+
+    /// From now on it follows redirections.
+    pub(super) fn following(self, redirects: Option<Box<dyn Redirects>>) -> Self {
+        Self { redirects, ..self }
     }
 
     /// Without a greeting.
     pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
         let stream = connect(address, tls).await?;
-        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
+        Ok(Self {
+            stream,
+            output: Vec::new(),
+            written: 0,
+            input: BytesMut::with_capacity(INPUT),
+            redirects: None,
+            is_redirected: false,
+        })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.
@@ -100,12 +123,22 @@ impl Socket {
         question: Vec<u8>,
         read: impl Fn(&[u8]) -> Result<Option<T>, LinkFailure>,
     ) -> Result<T, LinkFailure> {
-        self.output = question;
+        self.write(question);
         loop {
             self.transfer().await?;
             if let Some(result) = read(&self.input)? {
+                self.input.clear();
                 return Ok(result);
             }
+        }
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) {
+        self.redirects.iter_mut().for_each(|redirects| redirects.sent(&bytes));
+        if self.output.is_empty() {
+            self.output = bytes;
+        } else {
+            self.output.extend_from_slice(&bytes);
         }
     }
 
@@ -115,7 +148,7 @@ impl Socket {
     }
 
     fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        let Self { stream, output, written, input } = self;
+        let Self { stream, output, written, input, redirects, is_redirected } = self;
         while *written < output.len() {
             let Poll::Ready(length) = Pin::new(&mut *stream).poll_write(cx, &output[*written..])? else { break };
             *written += length;
@@ -126,8 +159,17 @@ impl Socket {
         }
         // It goes on by itself with the next call.
         let _ = Pin::new(&mut *stream).poll_flush(cx)?;
-        let length = ready!(pin!(stream.read_buf(input)).poll(cx))?;
-        Poll::Ready(if length == 0 { Err(LinkFailure::Closed) } else { Ok(()) })
+        let mut length = 0;
+        if !*is_redirected {
+            length = ready!(pin!(stream.read_buf(input)).poll(cx))?;
+            if length == 0 {
+                return Poll::Ready(Err(LinkFailure::Closed));
+            }
+        }
+        let Some(redirects) = redirects else { return Poll::Ready(Ok(())) };
+        let followed = redirects.poll(input, length, cx);
+        *is_redirected = followed.is_pending();
+        followed
     }
 }
 

@@ -2,6 +2,7 @@
 //! engine, and hands out replies. All of it runs on one thread: one task for each connection, and one for the rest.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,12 +18,15 @@ use super::connection::Connection;
 use super::engine::{Engine, Output};
 use super::mailbox::Mailboxes;
 use super::protocol::Protocol;
+use super::slots::SlotMap;
 use crate::base::clock;
 use crate::base::deadline::Deadline;
 use crate::config;
 
 /// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
+/// How long to wait before servers are asked again where the slots are.
+const NEXT_SLOTS: Duration = Duration::from_secs(1);
 
 /// The parts of the driver. They may be sent to the thread on which the driver will run.
 pub(super) struct Setup {
@@ -44,7 +48,7 @@ struct Driver {
     engine: RefCell<Engine>,
     mailboxes: Arc<Mailboxes>,
     /// For each server: wakes the task of its connection.
-    outputs: Vec<Notify>,
+    outputs: RefCell<Vec<Rc<Notify>>>,
 }
 
 impl Setup {
@@ -55,13 +59,14 @@ impl Setup {
         let driver = Rc::new(Driver {
             engine: RefCell::new(engine),
             mailboxes: common.mailboxes.clone(),
-            outputs: config.servers.iter().map(|_| Notify::new()).collect(),
+            outputs: RefCell::default(),
         });
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
-        for (server, address) in config.servers.iter().cloned().enumerate() {
-            let (driver, protocol) = (driver.clone(), protocol.clone());
-            connections.spawn_local(async move { driver.serve(server, address, &*protocol).await });
+        driver.serve_all(protocol, &mut connections);
+        if let Some(slots) = protocol.slot_map() {
+            let (driver, protocol, nodes) = (driver.clone(), protocol.clone(), config.servers.clone());
+            connections.spawn_local(async move { driver.follow_slots(&slots, &nodes, &protocol).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -106,7 +111,8 @@ impl Driver {
         for (worker, replies) in engine.take_replies() {
             self.mailboxes.reply(worker, replies);
         }
-        let concerned = self.outputs.iter().enumerate().filter(|(server, _)| engine.has_outputs(*server));
+        let outputs = self.outputs.borrow();
+        let concerned = outputs.iter().enumerate().filter(|(server, _)| engine.has_outputs(*server));
         concerned.for_each(|(_, outputs)| outputs.notify_one());
         if engine.next_wake().is_some_and(|next| before.is_none_or(|before| next < before)) {
             // `run` waits for a later timer, or only for a message.
@@ -115,8 +121,44 @@ impl Driver {
         result
     }
 
+    /// Serves each server that is not served yet.
+    fn serve_all(self: &Rc<Self>, protocol: &Arc<dyn Protocol>, connections: &mut JoinSet<()>) {
+        let (served, addresses) = (self.outputs.borrow().len(), self.engine.borrow().addresses());
+        for (server, address) in addresses.into_iter().enumerate().skip(served) {
+            self.outputs.borrow_mut().push(Rc::default());
+            let (driver, protocol) = (self.clone(), protocol.clone());
+            connections.spawn_local(async move { driver.serve(server, address, &*protocol).await });
+        }
+    }
+
+    /// Finds out which servers have which slots of a cluster, at the start and when something may have moved. `nodes` are
+    /// those of the configuration.
+    async fn follow_slots(self: Rc<Self>, slots: &SlotMap, nodes: &[String], protocol: &Arc<dyn Protocol>) {
+        // Dropping the set ends the tasks.
+        let mut connections = JoinSet::new();
+        loop {
+            let known = slots.parts().into_iter().map(|part| part.server);
+            let asked: BTreeSet<_> = nodes.iter().cloned().chain(known).collect();
+            let found = protocol.find_slots(asked.into_iter().collect()).await;
+            match found {
+                Ok(parts) => {
+                    slots.replace(parts.clone());
+                    self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
+                    self.serve_all(protocol, &mut connections);
+                }
+                Err(failures) => {
+                    self.apply(|engine| engine.lost_slots(&failures, Instant::now()));
+                    slots.mark_stale();
+                }
+            }
+            sleep(NEXT_SLOTS).await;
+            slots.is_stale().await;
+        }
+    }
+
     async fn serve(&self, server: usize, address: String, protocol: &dyn Protocol) {
         let mut connection = Connection::Closed;
+        let woken = self.outputs.borrow()[server].clone();
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);
             outputs.into_iter().for_each(|output| match output {
@@ -127,7 +169,7 @@ impl Driver {
             let proceeded = tokio::select! {
                 biased;
                 proceeded = connection.proceed() => proceeded,
-                () = self.outputs[server].notified() => continue,
+                () = woken.notified() => continue,
             };
             self.apply(|engine| match proceeded {
                 Ok(None) => engine.connected(server, Instant::now()),

@@ -14,10 +14,12 @@ use tokio::time::Instant;
 
 use super::Common;
 use super::coordinator::Coordinator;
-use super::health::Health;
-use super::link::{Link, LinkEvent, LinkFailure};
+use super::failure::LinkFailure;
+use super::health::{self, Health};
+use super::link::{Link, LinkEvent};
 use super::mailbox::{Mailboxes, PendingDecisions};
-use super::protocol::{Commands, Protocol};
+use super::protocol::{Commands, Failure, Protocol};
+use super::slots::{Part, SLOTS, SlotMap};
 use crate::base::clock::{Time, micros};
 use crate::config;
 
@@ -37,31 +39,41 @@ pub(super) struct Engine {
     timeout: Duration,
     servers: Vec<Server>,
     commands: Box<dyn Commands>,
+    /// Of a cluster; and the server of each slot, once that is known.
+    slots: Option<Arc<SlotMap>>,
+    owners: Vec<usize>,
 }
 
 struct Server {
     link: Link,
     outputs: VecDeque<Output>,
+    health: Arc<health::Server>,
+    /// A node of a cluster without slots is not connected to.
+    has_slots: bool,
 }
 
 impl Engine {
     /// The engine begins to connect at the first [`Self::wake`].
     pub(super) fn new(config: &config::SharedStore, protocol: &dyn Protocol, common: Common, now: Instant) -> Self {
         let Common { mailboxes, health, refusals, .. } = common;
-        let server = || Server { link: Link::new(config.timeout, now), outputs: VecDeque::new() };
+        let slots = protocol.slot_map();
+        let known = health.servers();
+        let servers = known.iter().map(|server| Server::new(server.clone(), slots.is_none(), config.timeout, now));
         Self {
             coordinator: Coordinator::new(config, mailboxes.workers(), health.clone(), refusals),
             mailboxes,
             health,
             timeout: config.timeout,
-            servers: config.servers.iter().map(|_| server()).collect(),
+            servers: servers.collect(),
             commands: protocol.commands(),
+            slots,
+            owners: Vec::new(),
         }
     }
 
     /// Takes the messages, and does what is due by now.
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
-        for server in 0..self.servers.len() {
+        for server in (0..self.servers.len()).filter(|server| self.servers[*server].is_needed()).collect::<Vec<_>>() {
             match self.servers[server].link.on_timer(now) {
                 Some(LinkEvent::Connect) => self.servers[server].outputs.push_back(Output::Connect),
                 Some(LinkEvent::Late) => self.down(server, &LinkFailure::Silent),
@@ -75,15 +87,16 @@ impl Engine {
 
     /// When [`Self::wake`] must be called next, if no message comes.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
-        let links = self.servers.iter().filter_map(|server| server.link.next_timer()).min();
+        let needed = self.servers.iter().filter(|server| server.is_needed());
+        let links = needed.filter_map(|server| server.link.next_timer()).min();
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
 
     pub(super) fn connected(&mut self, server: usize, now: Instant) {
-        let Server { link, .. } = &mut self.servers[server];
+        let Server { link, health, .. } = &mut self.servers[server];
         if link.is_connecting() {
             link.connected(now);
-            self.health.up(server);
+            self.health.up(health);
             self.coordinator.up(server);
             self.go_on(now);
         }
@@ -111,7 +124,10 @@ impl Engine {
                     let is_good = self.coordinator.answered(server, replies, begun, now, time);
                     match replies.failure {
                         Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what.to_owned()), now),
-                        Some(what) => self.health.failed(server, what),
+                        Some(what) => {
+                            self.health.failed(&self.servers[server].health, what);
+                            self.slots.iter().for_each(|slots| slots.mark_stale());
+                        }
                         None => {}
                     }
                     self.servers[server].link.succeeded();
@@ -149,15 +165,56 @@ impl Engine {
 
     /// The server is away. Requests learn that from here, and do not have to wait to find out.
     fn down(&mut self, server: usize, failure: &LinkFailure) {
-        self.health.down(server, failure);
+        self.health.down(&self.servers[server].health, failure);
         self.coordinator.down(server);
+        // Another server may have its slots soon.
+        self.slots.iter().for_each(|slots| slots.mark_stale());
+    }
+
+    /// All servers that are known, in the order of their numbers.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        self.servers.iter().map(|server| server.health.address.clone()).collect()
+    }
+
+    /// Slots are on these servers now. Others stay where they were, if there are any.
+    pub(super) fn follow_slots(&mut self, parts: &[Part], now: Instant) {
+        let mut owners = if self.owners.is_empty() { vec![0; SLOTS] } else { self.owners.clone() };
+        for Part { slots, server: address } in parts {
+            let known = self.servers.iter().position(|server| server.health.address == *address);
+            let server = known.unwrap_or_else(|| {
+                let health = health::Server::new(address.clone());
+                self.servers.push(Server::new(health, true, self.timeout, now));
+                self.servers.len() - 1
+            });
+            owners[slots.clone()].fill(server);
+        }
+        if owners == self.owners {
+            return;
+        }
+        self.servers.iter_mut().for_each(|server| server.has_slots = false);
+        owners.iter().for_each(|owner| self.servers[*owner].has_slots = true);
+        let shown = self.servers.iter().filter(|server| server.has_slots).map(|server| server.health.clone());
+        self.health.replace(shown.collect());
+        self.owners.clone_from(&owners);
+        self.coordinator.follow_slots(owners);
+        self.go_on(now);
+    }
+
+    /// Nobody says where the slots are, for these reasons.
+    pub(super) fn lost_slots(&mut self, failures: &[Failure], now: Instant) {
+        let is_unknown = self.owners.is_empty();
+        for (address, failure) in failures.iter().filter(|_| is_unknown) {
+            let server = self.servers.iter().position(|server| server.health.address == *address);
+            server.into_iter().for_each(|server| self.down(server, failure));
+        }
+        self.go_on(now);
     }
 
     fn go_on(&mut self, now: Instant) {
         self.pass_messages();
         self.health.know(self.coordinator.keys());
         let Self { coordinator, servers, commands, .. } = self;
-        for (server, Server { link, outputs }) in servers.iter_mut().enumerate() {
+        for (server, Server { link, outputs, .. }) in servers.iter_mut().enumerate() {
             // Ask the coordinator each time: a begun exchange changes what is due.
             while link.begins(coordinator.due(server), now) {
                 if coordinator.write(server, &mut **commands) {
@@ -178,5 +235,16 @@ impl Engine {
             let deadline = message.asked() + self.timeout;
             self.coordinator.submit(message, deadline);
         }
+    }
+}
+
+impl Server {
+    fn new(health: Arc<health::Server>, has_slots: bool, timeout: Duration, now: Instant) -> Self {
+        Self { link: Link::new(timeout, now), outputs: VecDeque::new(), health, has_slots }
+    }
+
+    /// One that answers may still have to answer for slots that it has lost.
+    fn is_needed(&self) -> bool {
+        self.has_slots || self.link.is_up()
     }
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::link::LinkFailure;
+use super::failure::LinkFailure;
 use super::protocol::{Protocol, Statistics};
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, Histogram, PerWorker};
@@ -36,7 +37,8 @@ pub struct Health {
     /// Duration of exchanges, in microseconds.
     pub latency: Histogram,
     keys: AtomicUsize,
-    pub servers: Box<[Server]>,
+    /// Those that keep counters now.
+    servers: ArcSwap<Vec<Arc<Server>>>,
     /// The name of the servers in messages and metrics.
     pub name: &'static str,
 }
@@ -56,6 +58,17 @@ pub struct Server {
 }
 
 impl Server {
+    pub(super) fn new(address: String) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            up: AtomicBool::new(true),
+            refusal: Mutex::default(),
+            was_up: AtomicBool::new(false),
+            skew: AtomicI64::new(0),
+            evictions: AtomicU64::new(0),
+        })
+    }
+
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
@@ -74,14 +87,7 @@ impl Server {
 
 impl Health {
     pub(super) fn new(servers: &[String], workers: usize, name: &'static str) -> Self {
-        let server = |address: &String| Server {
-            address: address.clone(),
-            up: AtomicBool::new(true),
-            refusal: Mutex::default(),
-            was_up: AtomicBool::new(false),
-            skew: AtomicI64::new(0),
-            evictions: AtomicU64::new(0),
-        };
+        let servers = servers.iter().cloned().map(Server::new).collect();
         Self {
             round_trips: Counter::default(),
             errors: RepeatedEvent::default(),
@@ -92,9 +98,18 @@ impl Health {
             forgotten: Counter::default(),
             latency: Histogram::default(),
             keys: AtomicUsize::new(0),
-            servers: servers.iter().map(server).collect(),
+            servers: ArcSwap::from_pointee(servers),
             name,
         }
+    }
+
+    pub fn servers(&self) -> Arc<Vec<Arc<Server>>> {
+        self.servers.load_full()
+    }
+
+    /// From now on, these keep the counters.
+    pub(super) fn replace(&self, servers: Vec<Arc<Server>>) {
+        self.servers.store(Arc::new(servers));
     }
 
     pub fn keys(&self) -> usize {
@@ -103,9 +118,8 @@ impl Health {
 
     /// Which server has refused this gateway from the start, and why: the password is wrong, for example.
     pub fn refusal(&self) -> Option<String> {
-        self.servers
-            .iter()
-            .find_map(|Server { address, refusal, .. }| Some(format!("{address}: {}", refusal.lock().as_ref()?)))
+        let servers = self.servers();
+        servers.iter().find_map(|server| Some(format!("{}: {}", server.address, server.refusal.lock().as_ref()?)))
     }
 
     pub(super) fn know(&self, keys: usize) {
@@ -113,19 +127,19 @@ impl Health {
     }
 
     pub(super) fn is_away(&self) -> bool {
-        self.servers.iter().all(|server| !server.is_up())
+        self.servers.load().iter().all(|server| !server.is_up())
     }
 
-    fn said(&self, server: usize, skew: i64, evictions: u64) {
-        let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
+    fn said(&self, server: &Server, skew: i64, evictions: u64) {
+        let Server { address, skew: before, evictions: evicted, .. } = server;
         evicted.store(evictions, Ordering::Relaxed);
         if before.swap(skew, Ordering::Relaxed) != skew && skew != 0 {
             tracing::warn!(server = address, seconds = skew, "{}'s clock differs from that of this machine", self.name);
         }
     }
 
-    pub(super) fn up(&self, server: usize) {
-        let Server { address, up, refusal, was_up, .. } = &self.servers[server];
+    pub(super) fn up(&self, server: &Server) {
+        let Server { address, up, refusal, was_up, .. } = server;
         *refusal.lock() = None;
         was_up.store(true, Ordering::Relaxed);
         if !up.swap(true, Ordering::Relaxed) {
@@ -133,18 +147,19 @@ impl Health {
         }
     }
 
-    pub(super) fn down(&self, server: usize, failure: &LinkFailure) {
-        let Server { up, was_up, refusal, .. } = &self.servers[server];
-        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. }) && !was_up.load(Ordering::Relaxed);
+    pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
+        let Server { up, was_up, refusal, .. } = server;
+        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. } | LinkFailure::Unlike(_));
+        let is_refusal = is_refusal && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
         up.store(false, Ordering::Relaxed);
         self.failed(server, failure);
     }
 
     /// Counts a failure, and logs it if none was logged for a while.
-    pub(super) fn failed(&self, server: usize, failure: impl fmt::Display) {
+    pub(super) fn failed(&self, server: &Server, failure: impl fmt::Display) {
         if self.errors.add(clock::now()).is_some() {
-            tracing::warn!(server = self.servers[server].address, %failure, "{} does not answer", self.name);
+            tracing::warn!(server = server.address, %failure, "{} does not answer", self.name);
         }
     }
 }
@@ -153,9 +168,9 @@ impl Health {
 /// the clock and gateways should agree, and their evictions, because counters may have been evicted.
 pub(super) fn watch(protocol: &dyn Protocol, health: &Arc<Health>, end: &Receiver<()>) {
     loop {
-        for (place, server) in health.servers.iter().enumerate().filter(|(_, server)| server.is_up()) {
+        for server in health.servers().iter().filter(|server| server.is_up()) {
             if let Some(Statistics { time, evictions }) = protocol.statistics(&server.address) {
-                health.said(place, time.map_or(0, |time| skew(time, clock::now())), evictions);
+                health.said(server, time.map_or(0, |time| skew(time, clock::now())), evictions);
             }
         }
         if end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {

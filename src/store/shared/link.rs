@@ -13,15 +13,13 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::batch::Due;
 use super::cached_cell::MOMENT;
-use super::protocol::{Garbage, Reader, Unwelcome};
+use super::protocol::{Garbage, Reader};
 use crate::base::back_off::BackOff;
 
 /// The longest time for the lookup of the address, connecting and the first answer, unless requests wait for longer.
@@ -29,54 +27,6 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// The pauses after the second failure in a row and later ones; after the first there is none. A connection that lasted for
 /// the longest pause was no failure.
 const PAUSES: BackOff = BackOff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
-
-#[derive(Debug)]
-pub(super) enum LinkFailure {
-    Io(io::Error),
-    Closed,
-    Silent,
-    Garbage,
-    /// The server answered, but refused all that it was asked.
-    Failed(String),
-    Unwelcome {
-        command: &'static str,
-        answer: String,
-    },
-}
-
-impl fmt::Display for LinkFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Closed => f.write_str("it closed the connection"),
-            Self::Silent => f.write_str("it did not answer in time"),
-            Self::Garbage => f.write_str("its answer does not follow the protocol"),
-            Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
-            Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
-        }
-    }
-}
-
-impl From<io::Error> for LinkFailure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<Garbage> for LinkFailure {
-    fn from(_: Garbage) -> Self {
-        Self::Garbage
-    }
-}
-
-impl From<Unwelcome> for LinkFailure {
-    fn from(unwelcome: Unwelcome) -> Self {
-        match unwelcome {
-            Unwelcome::Garbage => Self::Garbage,
-            Unwelcome::Refused { command, answer } => Self::Unwelcome { command, answer },
-        }
-    }
-}
 
 pub(super) struct Link {
     /// The longest time that requests wait for a connection, and that the server may take to answer an exchange.

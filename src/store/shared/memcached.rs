@@ -22,7 +22,7 @@ impl Protocol for Memcached {
         "memcached"
     }
 
-    fn greeting(&self) -> Box<dyn Greeting> {
+    fn greeting(&self, _: &str) -> Box<dyn Greeting> {
         Box::new(NoOperation)
     }
 

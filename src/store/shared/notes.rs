@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::connection::Socket;
-use super::link::LinkFailure;
+use super::failure::LinkFailure;
 use super::names::place;
 use super::protocol::{Garbage, NoteAnswer, NoteCommand, Protocol};
 use crate::config::SharedStore;
@@ -77,7 +77,6 @@ impl Notes {
     async fn ask(&self, subject: &str, command: NoteCommand<'_>) -> io::Result<NoteAnswer> {
         // Host names may be too long for names of items.
         let name = format!("{}#note:{}", self.prefix, blake3::hash(subject.as_bytes()).to_hex());
-        let server = self.servers.get(place(name.as_bytes(), &self.servers)).ok_or(io::ErrorKind::NotFound)?;
         let mut question = Vec::new();
         self.protocol.write_note(&name, command, &mut question);
         let read = |input: &[u8]| match self.protocol.read_note(command, input)? {
@@ -85,7 +84,7 @@ impl Notes {
             answer => Ok(answer),
         };
         let exchange = async {
-            let mut socket = Socket::open(server.clone(), &*self.protocol).await?;
+            let mut socket = self.open(&name).await?;
             socket.ask(question, read).await
         };
         match timeout(TIMEOUT, exchange).await {
@@ -94,5 +93,19 @@ impl Notes {
             Ok(Err(failure)) => Err(io::Error::other(failure.to_string())),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
+    }
+
+    /// A connection to the server with this note. In a cluster any node knows which one that is.
+    async fn open(&self, name: &str) -> Result<Socket, LinkFailure> {
+        let first = place(name.as_bytes(), &self.servers);
+        let others = self.servers.iter().filter(|_| self.protocol.slot_map().is_some());
+        let mut last = LinkFailure::Silent;
+        for server in self.servers.get(first).into_iter().chain(others) {
+            match Socket::open(server.clone(), &*self.protocol).await {
+                Ok(socket) => return Ok(socket.following(self.protocol.redirects(server))),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
     }
 }

@@ -8,8 +8,15 @@ use std::future::ready;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
+
+use super::failure::LinkFailure;
+pub use super::failure::{Garbage, Unwelcome};
+use super::slots::{Part, SlotMap};
 use crate::config::UpstreamTls;
 
 pub trait Protocol: Send + Sync {
@@ -23,7 +30,20 @@ pub trait Protocol: Send + Sync {
     fn locate(&self, server: String) -> Locating {
         Box::pin(ready(Ok(server)))
     }
-    fn greeting(&self) -> Box<dyn Greeting>;
+    /// For a new connection to this server.
+    fn greeting(&self, server: &str) -> Box<dyn Greeting>;
+    /// What is known of the slots of a cluster; `None` if the servers are none, and each item stays where it is.
+    fn slot_map(&self) -> Option<Arc<SlotMap>> {
+        None
+    }
+    /// Asks some of these servers which of them has which slots.
+    fn find_slots(&self, _: Vec<String>) -> Finding {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+    /// Follows the redirections of this server; `None` if it gives none.
+    fn redirects(&self, _server: &str) -> Option<Box<dyn Redirects>> {
+        None
+    }
     fn commands(&self) -> Box<dyn Commands>;
     /// Asks a server for statistics, on a separate connection; `None` if it gives none. Blocks for some seconds at most.
     fn statistics(&self, address: &str) -> Option<Statistics>;
@@ -36,6 +56,9 @@ pub trait Protocol: Send + Sync {
     fn read_note(&self, command: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage>;
 }
 
+/// A server, and why it cannot be used.
+pub type Failure = (String, LinkFailure);
+pub type Finding = Pin<Box<dyn Future<Output = Result<Vec<Part>, Vec<Failure>>> + Send>>;
 pub type Locating = Pin<Box<dyn Future<Output = io::Result<String>> + Send>>;
 
 /// What is done with a note, a short text in one line that lives for a limited time.
@@ -70,15 +93,16 @@ pub trait Greeting: Send {
     fn proceed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<bool, Unwelcome>;
 }
 
-/// Why a server cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unwelcome {
-    Garbage,
-    /// It refuses a command that is needed, with this answer.
-    Refused {
-        command: &'static str,
-        answer: String,
-    },
+/// Sees what is sent to a server and what it replies. Where the server says that another one does a command, asks that one, and
+/// puts its reply in the place of the redirection.
+pub trait Redirects: Send {
+    fn sent(&mut self, commands: &[u8]);
+    /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
+    /// were not there at the last call.
+    ///
+    /// # Errors
+    /// When another server has got commands and does not answer.
+    fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,10 +143,6 @@ pub trait Reader {
     /// Call it once all replies are in `input`.
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a>;
 }
-
-/// The input is no reply to what was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbage;
 
 /// Whether a write of a count returns the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::Common;
 use super::engine::Engine;
+use super::failure::LinkFailure;
 use super::health::Health;
-use super::link::LinkFailure;
 use super::names::{AllNames, NameForm};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;

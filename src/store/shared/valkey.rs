@@ -6,22 +6,30 @@ mod replies;
 mod commands;
 mod greeting;
 mod sentinels;
+mod cluster;
+mod redirects;
 
 use std::future::ready;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::connection::Socket;
-use super::link::LinkFailure;
-use super::protocol::{Commands, Garbage, Greeting, Locating, NoteAnswer, NoteCommand, Protocol, Statistics, digits};
+use super::failure::LinkFailure;
+use super::protocol::{
+    Commands, Finding, Garbage, Greeting, Locating, NoteAnswer, NoteCommand, Protocol, Redirects, Statistics, digits,
+};
+use super::slots::{SLOTS, SlotMap, slot_of};
+use crate::base::hex;
 use crate::config::{Login, UpstreamTls};
 
 use commands::FrameCommands;
 use frames::{Frame, frame};
 use greeting::Introduction;
+use redirects::Follower;
 
 /// The longest time that a server may take to connect and to tell its statistics.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,6 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Valkey {
     login: Login,
     prefix: String,
+    /// Of a cluster.
+    slots: Option<Arc<SlotMap>>,
 }
 
 /// By what servers know the scripts that add to a count, replace a value, and append to one.
@@ -38,7 +48,22 @@ pub fn script_digests() -> [&'static str; 3] {
 
 impl Valkey {
     pub fn new(login: Login, prefix: &str) -> Self {
-        Self { login, prefix: prefix.to_owned() }
+        let slots = login.cluster.then(Arc::default);
+        Self { login, prefix: prefix.to_owned(), slots }
+    }
+
+    /// The name of an item that other gateways do not use.
+    fn probe(&self) -> Vec<u8> {
+        [self.prefix.as_bytes(), b":probe:", &hex::digits(fastrand::u64(..))].concat()
+    }
+
+    /// The same, in a slot of this node; `None` if it is not known to have any.
+    fn probe_of(&self, node: &str, slots: &SlotMap) -> Option<Vec<u8>> {
+        let parts = slots.parts().into_iter().filter(|part| part.server == node);
+        let own: Vec<_> = parts.map(|part| part.slots).collect();
+        let is_own = |name: &Vec<u8>| own.iter().any(|part| part.contains(&slot_of(name)));
+        // Each slot is met once in so many names as there are slots.
+        (0..16 * SLOTS).take_while(|_| !own.is_empty()).map(|_| self.probe()).find(is_own)
     }
 }
 
@@ -58,12 +83,32 @@ impl Protocol for Valkey {
         }
     }
 
-    fn greeting(&self) -> Box<dyn Greeting> {
-        Box::new(Introduction::new(&self.login, &self.prefix))
+    fn greeting(&self, server: &str) -> Box<dyn Greeting> {
+        let probe = match &self.slots {
+            Some(slots) => self.probe_of(server, slots),
+            None => Some(self.probe()),
+        };
+        Box::new(match probe {
+            Some(probe) => Introduction::new(&self.login, &probe),
+            None => Introduction::to_node(&self.login),
+        })
+    }
+
+    fn slot_map(&self) -> Option<Arc<SlotMap>> {
+        self.slots.clone()
+    }
+
+    fn find_slots(&self, nodes: Vec<String>) -> Finding {
+        Box::pin(cluster::find(self.login.clone(), nodes))
+    }
+
+    fn redirects(&self, server: &str) -> Option<Box<dyn Redirects>> {
+        let slots = self.slots.clone()?;
+        Some(Box::new(Follower::new(self.login.clone(), server.to_owned(), slots)))
     }
 
     fn commands(&self) -> Box<dyn Commands> {
-        Box::<FrameCommands>::default()
+        Box::new(FrameCommands::new(self.slots.is_some()))
     }
 
     fn statistics(&self, address: &str) -> Option<Statistics> {
@@ -134,7 +179,22 @@ fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Part;
     use super::*;
+
+    #[test]
+    fn a_node_is_tried_with_a_key_in_one_of_its_slots() {
+        let valkey = Valkey::new(Login { cluster: true, ..Login::default() }, "gw");
+        let slots = valkey.slot_map().unwrap();
+        assert_eq!(valkey.probe_of("a:1", &slots), None);
+        let part = |slots, server: &str| Part { slots, server: server.to_owned() };
+        slots.replace(vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")]);
+        for _ in 0..20 {
+            assert_eq!(slot_of(&valkey.probe_of("b:1", &slots).unwrap()), 16_381);
+        }
+        assert!(valkey.probe_of("a:1", &slots).unwrap().starts_with(b"gw:probe:"));
+        assert_eq!(valkey.probe_of("c:1", &slots), None);
+    }
 
     #[test]
     fn notes_are_items() {

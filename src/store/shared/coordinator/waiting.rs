@@ -2,8 +2,8 @@
 //! they are made from the last known counts, or dropped.
 //!
 //! Requests do not have to discover that a server is away: the task of its connection knows, and reconnects in the
-//! background. Then pending charges are written. No key moves to another server: each gateway would move it at another time,
-//! and they would count separately.
+//! background. Then pending charges are written. No key moves to another server for that: each gateway would move it at another
+//! time, and they would count separately. A cluster moves its slots itself, and cells follow.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::config::OnError;
-use crate::store::shared::batch::ServerState;
+use crate::store::shared::batch::{ServerQueue, ServerState};
 use crate::store::shared::cached_cell::ExchangeStage;
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::PendingDecision;
@@ -40,6 +40,25 @@ impl Coordinator {
                 self.cells.at(cell).stage = ExchangeStage::Idle;
                 self.queue(cell, true);
             }
+        }
+    }
+
+    /// Each slot is on the server of this number. A cell in flight follows once that exchange is answered or lost.
+    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>) {
+        let mut has_slots = vec![false; self.servers.len().max(1 + owners.iter().max().unwrap_or(&0))];
+        owners.iter().for_each(|owner| has_slots[*owner] = true);
+        self.servers.resize_with(has_slots.len(), ServerQueue::default);
+        self.servers.iter_mut().zip(has_slots).for_each(|(server, has_slots)| server.set_retired(!has_slots));
+        for cell in self.cells.follow_slots(owners) {
+            let cached = self.cells.peek(cell);
+            if cached.stage != ExchangeStage::Queued {
+                continue;
+            }
+            if self.servers[cached.server].state == ServerState::Away {
+                self.abandon(cell);
+            }
+            self.cells.at(cell).stage = ExchangeStage::Idle;
+            self.queue(cell, true);
         }
     }
 
@@ -155,14 +174,16 @@ mod tests {
     use crate::config::{self, Software};
     use crate::limit::Limit;
     use crate::store::shared::Health;
+    use crate::store::shared::batch::Due;
     use crate::store::shared::mailbox::Message;
     use crate::store::shared::memcached::Memcached;
     use crate::store::shared::protocol::Protocol;
     use crate::store::shared::refusals::RefusalCache;
+    use crate::store::shared::slots::SLOTS;
     use crate::store::shared::tests::{ask, key_on};
 
-    #[test]
-    fn who_waits_for_one_server_is_not_given_up_with_another_whose_cell_had_that_place() {
+    /// Two servers that answer, and a decision about this key of which the second server is asked.
+    fn asked(limit: &Arc<Limit>, time: Time) -> Coordinator {
         let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
         let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
         let software = Software::Memcached;
@@ -171,19 +192,71 @@ mod tests {
         let health = Arc::new(Health::new(&store.servers, 1, Memcached.name()));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));
-        let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
-        let (time, asks) = (Time::from_micros(1_800_000_000_000_000), ask(&limit, key_on(1, 2, &limit)));
+        let asks = ask(limit, key_on(1, 2, limit));
         let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
         coordinator.submit(Message::Decide(decision), now + timeout);
+        coordinator
+    }
+
+    fn limit() -> Arc<Limit> {
+        Arc::new(Limit::new("l", &["9/d".parse().unwrap()]))
+    }
+
+    const TIME: Time = Time::from_micros(1_800_000_000_000_000);
+
+    #[test]
+    fn who_waits_for_one_server_is_not_given_up_with_another_whose_cell_had_that_place() {
+        let limit = limit();
+        let mut coordinator = asked(&limit, TIME);
         // The previous cell at that place was queued at the other server, and nobody waited for it.
-        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), time, &coordinator.health.forgotten);
+        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), TIME, &coordinator.health.forgotten);
         let place = (0..2).find(|place| *place != other).unwrap();
         let Coordinator { cells, servers, .. } = &mut coordinator;
-        cells.at(other).charge(&limit, time, 9);
+        cells.at(other).charge(&limit, TIME, 9);
         servers[0].queue(place, cells.at(other), true);
-        assert_eq!(coordinator.due(0), super::super::Due::Now);
+        assert_eq!(coordinator.due(0), Due::Now);
         coordinator.down(0);
         assert_eq!(coordinator.cells.peek(place).waiting.len(), 1, "its own server answers");
         assert!(coordinator.waiting.deadline().is_some());
+    }
+
+    #[test]
+    fn who_waits_for_a_server_waits_for_the_one_that_has_the_slot_now() {
+        let mut coordinator = asked(&limit(), TIME);
+        assert_eq!([0, 1].map(|server| coordinator.due(server)), [Due::Never, Due::Now]);
+        // To the first one, to a new one that is not connected yet, and back.
+        for (owner, is_due) in [(0, true), (2, false), (1, true)] {
+            coordinator.follow_slots(vec![owner; SLOTS]);
+            let due = (0..coordinator.servers.len()).filter(|server| coordinator.due(*server) == Due::Now);
+            assert_eq!(due.collect::<Vec<_>>(), if is_due { vec![owner] } else { vec![] });
+            assert!(coordinator.waiting.deadline().is_some());
+            coordinator.check();
+        }
+        coordinator.down(0);
+        assert!(coordinator.waiting.deadline().is_some(), "it does not wait for that one");
+        coordinator.follow_slots(vec![0; SLOTS]);
+        assert!(coordinator.waiting.deadline().is_none(), "that one is away");
+        coordinator.check();
+    }
+
+    #[test]
+    fn a_cell_in_flight_follows_its_slot_when_the_exchange_is_lost() {
+        let mut coordinator = asked(&limit(), TIME);
+        assert!(coordinator.write(1, &mut *Memcached.commands()));
+        coordinator.follow_slots(vec![0; SLOTS]);
+        assert_eq!(coordinator.due(0), Due::Never, "the last exchange may still be answered");
+        coordinator.check();
+        coordinator.down(1);
+        assert!(coordinator.waiting.deadline().is_none());
+        let decision = PendingDecision::new(
+            [ask(&limit(), key_on(1, 2, &limit()))].into_iter().collect(),
+            TIME,
+            Instant::now(),
+            None,
+            0,
+        );
+        coordinator.submit(Message::Decide(decision), Instant::now() + Duration::from_secs(1));
+        assert_eq!(coordinator.due(0), Due::Now);
+        coordinator.check();
     }
 }

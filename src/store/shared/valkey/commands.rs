@@ -6,7 +6,8 @@
 //! The gateway draws versions at random: a server that replaces a failed one may lack its last writes, and would give out a
 //! version of its own counting once more for something else.
 //!
-//! An exchange is its writes in the order in which they were collected, and one `MGET`. Each has one reply.
+//! An exchange is its writes in the order in which they were collected, and one `MGET`. Each has one reply. In a cluster, each
+//! item has an `MGET` of its own: one for items of several slots is refused, and one for several items of a slot that moves, too.
 
 use std::mem;
 
@@ -23,6 +24,8 @@ pub(super) struct FrameCommands {
     /// The names to be read, as words.
     names: Vec<u8>,
     reads: usize,
+    /// Whether each item is read by a command of its own, which then stands before its name.
+    is_cluster: bool,
     /// The name of the present command.
     name: Vec<u8>,
 }
@@ -30,6 +33,9 @@ pub(super) struct FrameCommands {
 impl Commands for FrameCommands {
     fn read(&mut self, name: Name<'_>) {
         self.set_name(name);
+        if self.is_cluster {
+            read(1, &mut self.names);
+        }
         frames::word(&self.name, &mut self.names);
         self.reads += 1;
     }
@@ -86,16 +92,26 @@ impl Commands for FrameCommands {
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
         out.append(&mut self.writes);
-        if self.reads > 0 {
-            frames::command(1 + self.reads, out);
-            frames::word(b"MGET", out);
-            out.append(&mut self.names);
+        if self.reads > 0 && !self.is_cluster {
+            read(self.reads, out);
         }
-        Box::new(FrameReader::new(mem::take(&mut self.expected), mem::take(&mut self.reads)))
+        out.append(&mut self.names);
+        let (expected, reads) = (mem::take(&mut self.expected), mem::take(&mut self.reads));
+        Box::new(FrameReader::new(expected, reads, if self.is_cluster { 1 } else { reads }))
     }
 }
 
+/// Begins to read so many items.
+fn read(names: usize, out: &mut Vec<u8>) {
+    frames::command(1 + names, out);
+    frames::word(b"MGET", out);
+}
+
 impl FrameCommands {
+    pub(super) fn new(is_cluster: bool) -> Self {
+        Self { is_cluster, ..Self::default() }
+    }
+
     fn set_name(&mut self, name: Name<'_>) {
         self.name.clear();
         name(&mut self.name);
@@ -190,6 +206,23 @@ mod tests {
             let text = "*5\r\n$3\r\nSET\r\n$1\r\na\r\n$3\r\n0 1\r\n$2\r\nEX\r\n$2\r\n60\r\n*3\r\n$4\r\nMGET\r\n$1\r\nb\r\n$1\r\nc\r\n";
             assert_eq!(String::from_utf8_lossy(&out), text, "what is collected next begins anew");
         }
+    }
+
+    #[test]
+    fn in_a_cluster_each_item_is_read_by_itself() {
+        let (mut commands, mut out) = (FrameCommands::new(true), Vec::new());
+        commands.read(&named("b"));
+        commands.store_count(&named("a"), 0, MINUTE, 1);
+        commands.read(&named("c"));
+        let mut reader = commands.finish(&mut out);
+        let text = "*5\r\n$3\r\nSET\r\n$1\r\na\r\n$3\r\n0 1\r\n$2\r\nEX\r\n$2\r\n60\r\n\
+                    *2\r\n$4\r\nMGET\r\n$1\r\nb\r\n*2\r\n$4\r\nMGET\r\n$1\r\nc\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), text);
+        let input = b"+OK\r\n*1\r\n$1\r\n5\r\n*1\r\n_\r\n";
+        assert_eq!(reader.read(input), Ok(Some(input.len())));
+        let replies = reader.replies(input);
+        assert_eq!([0, 1].map(|place| replies.item(place).map(|item| item.count())), [Some(5), None]);
+        assert!(replies.is_read);
     }
 
     #[test]

@@ -82,6 +82,19 @@ pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, G
     Ok(Some((Frame::Several(count.checked_mul(frames_each).ok_or(Garbage)?), at + end + 1)))
 }
 
+/// Like [`frame`], but the place returned is where all frames inside it end, too.
+pub(super) fn whole(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+    let Some((first, mut next)) = frame(input, at)? else { return Ok(None) };
+    let inside = |frame: &Frame| if let Frame::Several(more) = frame { *more } else { 0 };
+    let mut open = inside(&first);
+    while open > 0 {
+        let Some((frame, after)) = frame(input, next)? else { return Ok(None) };
+        open = (open - 1).checked_add(inside(&frame)).ok_or(Garbage)?;
+        next = after;
+    }
+    Ok(Some((first, next)))
+}
+
 fn leaf(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     let Some((decoded, length)) = decode_range(rest).map_err(|_| Garbage)? else {
         return if rest.len() < LARGEST { Ok(None) } else { Err(Garbage) };

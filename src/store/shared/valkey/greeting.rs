@@ -1,14 +1,17 @@
 //! What a gateway says first to a Valkey or Redis: who it is, and then each command that it will need, for a key that lives
-//! for a second. So a server that refuses something says so here and not in reply to a request. Besides, it learns the scripts.
+//! for a second. So a server that refuses something says so here and not in reply to a request. Besides, it learns the scripts. A
+//! node of a cluster that may have no slot learns only these.
 
 use super::super::protocol::{Greeting, Unwelcome};
 use super::frames::{self, Frame};
 use super::scripts::{ADD, APPEND, REPLACE};
-use crate::base::hex;
 use crate::config::Login;
 
 /// All answers together, in bytes.
 const LARGEST: usize = 64 << 10;
+
+const NODE: &str = "it is a node of a cluster, and [store] has no `cluster = true`";
+const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = true`";
 
 pub(super) struct Introduction {
     questions: Vec<u8>,
@@ -18,12 +21,33 @@ pub(super) struct Introduction {
     /// How many frames of the present answer are to come, and where the next one begins.
     open: usize,
     next: usize,
+    is_cluster: bool,
+    /// Whether the next frame says what the server is.
+    is_mode: bool,
 }
 
 impl Introduction {
-    pub(super) fn new(login: &Login, prefix: &str) -> Self {
-        let mut new = Self { questions: Vec::new(), commands: Vec::new(), answered: 0, open: 0, next: 0 };
-        let Login { username, password, database, .. } = login;
+    /// With a key that this server has, which other gateways do not try.
+    pub(super) fn new(login: &Login, key: &[u8]) -> Self {
+        let mut new = Self::greet(login);
+        new.try_commands(key);
+        new
+    }
+
+    /// To a node of a cluster of which nobody knows whether it has slots.
+    pub(super) fn to_node(login: &Login) -> Self {
+        let mut new = Self::greet(login);
+        for script in [&REPLACE, &APPEND, &ADD] {
+            frames::write([b"SCRIPT", b"LOAD", script.source.as_bytes()], new.ask("SCRIPT"));
+        }
+        new
+    }
+
+    fn greet(login: &Login) -> Self {
+        let Login { username, password, database, cluster: is_cluster, .. } = login;
+        let (questions, commands) = (Vec::new(), Vec::new());
+        let mut new =
+            Self { questions, commands, answered: 0, open: 0, next: 0, is_cluster: *is_cluster, is_mode: false };
         match password.text() {
             "" => frames::write([b"HELLO", b"3"], new.ask("HELLO")),
             password => {
@@ -35,9 +59,6 @@ impl Introduction {
         if *database > 0 {
             frames::write([b"SELECT", itoa::Buffer::new().format(*database).as_bytes()], new.ask("SELECT"));
         }
-        // Other gateways try other names.
-        let digits = hex::digits(fastrand::u64(..));
-        new.try_commands(&[prefix.as_bytes(), b":probe:", &digits].concat());
         new
     }
 
@@ -55,8 +76,7 @@ impl Introduction {
         let out = self.ask("EVALSHA");
         ADD.call(name, 1, out);
         frames::word(b"1", out);
-        // A node of a cluster, which is not used as such, has only one of them.
-        frames::write([b"MGET", name, &[name, b"{}"].concat()], self.ask("MGET"));
+        frames::write([b"MGET", name], self.ask("MGET"));
     }
 
     /// Where to write this command.
@@ -69,7 +89,7 @@ impl Introduction {
 impl Greeting for Introduction {
     fn proceed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<bool, Unwelcome> {
         output.append(&mut self.questions);
-        while let Some(command) = self.commands.get(self.answered) {
+        while let Some(&command) = self.commands.get(self.answered) {
             let Some((frame, next)) = frames::frame(input, self.next).map_err(|_| Unwelcome::Garbage)? else {
                 return if input.len() < LARGEST { Ok(false) } else { Err(Unwelcome::Garbage) };
             };
@@ -80,6 +100,15 @@ impl Greeting for Introduction {
                     let answer = String::from_utf8_lossy(&input[place]).into_owned();
                     return Err(Unwelcome::Refused { command, answer });
                 }
+                Frame::Text(place) if self.is_mode => {
+                    self.is_mode = false;
+                    match (self.is_cluster, &input[place] == b"cluster") {
+                        (false, true) => return Err(Unwelcome::Unlike(NODE)),
+                        (true, false) => return Err(Unwelcome::Unlike(NO_NODE)),
+                        _ => {}
+                    }
+                }
+                Frame::Text(place) => self.is_mode = command == "HELLO" && &input[place] == b"mode",
                 Frame::Several(more) => self.open = self.open.checked_add(more).ok_or(Unwelcome::Garbage)?,
                 _ => {}
             }
@@ -96,13 +125,13 @@ mod tests {
     use crate::config::Password;
 
     fn introduction(login: &Login) -> (Introduction, String) {
-        let (mut introduction, mut out) = (Introduction::new(login, "gw"), Vec::new());
+        let (mut introduction, mut out) = (Introduction::new(login, b"gw:probe:1"), Vec::new());
         assert_eq!(introduction.proceed(b"", &mut out), Ok(false));
         (introduction, String::from_utf8(out).unwrap())
     }
 
     const HELLO: &[u8] = b"%2\r\n+server\r\n$6\r\nvalkey\r\n+modules\r\n*1\r\n*0\r\n";
-    const REST: &[u8] = b"+OK\r\n:1\r\n:1\r\n+OK\r\n:1\r\n:2\r\n*2\r\n$1\r\n2\r\n_\r\n";
+    const REST: &[u8] = b"+OK\r\n:1\r\n:1\r\n+OK\r\n:1\r\n:2\r\n*1\r\n$1\r\n2\r\n";
 
     #[test]
     fn the_password_and_the_database_are_said_if_there_are_any() {
@@ -125,6 +154,31 @@ mod tests {
         }
         assert_eq!(introduction.proceed(&input, &mut Vec::new()), Ok(true));
         assert_eq!(introduction.proceed(&[&input[..], b":1\r\n"].concat(), &mut Vec::new()), Err(Unwelcome::Garbage));
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_told_from_other_servers() {
+        let hello = |mode: &str| format!("%2\r\n+mode\r\n+{mode}\r\n+role\r\n+master\r\n");
+        for (cluster, mode, refused) in [
+            (false, "standalone", None),
+            (false, "cluster", Some(NODE)),
+            (true, "standalone", Some(NO_NODE)),
+            (true, "cluster", None),
+        ] {
+            let (mut introduction, _) = introduction(&Login { cluster, ..Login::default() });
+            let proceeded = introduction.proceed(hello(mode).as_bytes(), &mut Vec::new());
+            assert_eq!(proceeded, refused.map_or(Ok(false), |why| Err(Unwelcome::Unlike(why))), "{cluster} {mode}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_may_have_no_slot_only_learns_the_scripts() {
+        let (mut introduction, mut out) = (Introduction::to_node(&Login::default()), Vec::new());
+        assert_eq!(introduction.proceed(b"", &mut out), Ok(false));
+        let said = String::from_utf8(out).unwrap();
+        assert_eq!((said.matches("LOAD").count(), said.contains("MGET")), (3, false));
+        let answered = [HELLO, b"$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"].concat();
+        assert_eq!(introduction.proceed(&answered, &mut Vec::new()), Ok(true));
     }
 
     #[test]

@@ -31,9 +31,12 @@ pub(super) struct FrameReader {
     expected: Vec<Expected>,
     written: Vec<Written>,
     reads: usize,
-    /// Whether the reply to the reads has begun, and whether that was an error.
-    is_begun: bool,
+    /// How many items each command reads, and how many of the present one are to come.
+    reads_each: usize,
+    open: usize,
+    /// Whether a read is answered by an error, and whether each is.
     is_refused: bool,
+    is_all_refused: bool,
     items: Vec<Option<Place>>,
     /// The place of the first message, and whether any of them is about the server.
     failure: Option<Range<usize>>,
@@ -42,9 +45,10 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn new(expected: Vec<Expected>, reads: usize) -> Self {
+    /// One command reads `reads_each` items.
+    pub(super) fn new(expected: Vec<Expected>, reads: usize, reads_each: usize) -> Self {
         let (written, items) = (Vec::with_capacity(expected.len()), Vec::with_capacity(reads));
-        Self { expected, written, reads, items, ..Self::default() }
+        Self { expected, written, reads, reads_each, is_all_refused: true, items, ..Self::default() }
     }
 
     fn fail(&mut self, place: Range<usize>, input: &[u8]) {
@@ -70,17 +74,21 @@ impl FrameReader {
             return Ok(());
         }
         match frame {
-            Frame::Several(items) if !self.is_begun && items == self.reads => {}
-            Frame::Error(place) if !self.is_begun => {
+            Frame::Several(items) if self.open == 0 && items == self.reads_each => {
+                (self.open, self.is_all_refused) = (items, false);
+                return Ok(());
+            }
+            Frame::Error(place) if self.open == 0 => {
                 self.fail(place, input);
                 self.is_refused = true;
-                self.items.resize(self.reads, None);
+                self.items.resize(self.items.len() + self.reads_each, None);
+                return Ok(());
             }
-            Frame::Text(place) if self.is_begun => self.items.push(Some(item(place, input))),
-            Frame::Null if self.is_begun => self.items.push(None),
+            Frame::Text(place) if self.open > 0 => self.items.push(Some(item(place, input))),
+            Frame::Null if self.open > 0 => self.items.push(None),
             _ => return Err(Garbage),
         }
-        self.is_begun = true;
+        self.open -= 1;
         Ok(())
     }
 }
@@ -96,8 +104,8 @@ impl Reader for FrameReader {
     }
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, items, reads, is_refused, is_of_server, failure, .. } = self;
-        let is_all = (*reads == 0 || *is_refused) && written.iter().all(|written| *written == Written::Failed);
+        let Self { written, items, is_refused, is_all_refused, is_of_server, failure, .. } = self;
+        let is_all = *is_all_refused && written.iter().all(|written| *written == Written::Failed);
         Replies {
             written,
             items,
@@ -131,7 +139,7 @@ mod tests {
 
     fn reader(reads: usize) -> FrameReader {
         let writes = [Expected::Sum(Echo::Quiet), Expected::Sum(Echo::Count), Expected::Replaced, Expected::Stored];
-        FrameReader::new(writes.to_vec(), reads)
+        FrameReader::new(writes.to_vec(), reads, reads)
     }
 
     fn results(input: &[u8]) -> Vec<Written> {
@@ -180,6 +188,21 @@ mod tests {
         assert_eq!(after(&b"-LOADING 1\r\n".repeat(5)), (4, false, true, true));
         assert_eq!(after(b":1\r\n-NOSCRIPT 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
         assert_eq!(after(b"-READONLY 1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
+    }
+
+    #[test]
+    fn reads_of_one_item_each_fail_alone() {
+        let after = |input: &[u8]| {
+            let mut reader = FrameReader::new(vec![Expected::Stored], 2, 1);
+            assert_eq!(reader.read(input), Ok(Some(input.len())));
+            let Replies { written, items, is_read, is_failure, .. } = reader.replies(input);
+            (written.to_vec(), items.iter().map(Option::is_some).collect::<Vec<_>>(), is_read, is_failure)
+        };
+        let (done, failed) = (vec![Written::Done], vec![Written::Failed]);
+        assert_eq!(after(b"+OK\r\n*1\r\n+5\r\n*1\r\n+6\r\n"), (done.clone(), vec![true, true], true, false));
+        assert_eq!(after(b"+OK\r\n-ASK 1 a:1\r\n*1\r\n+6\r\n"), (done, vec![false, true], false, false));
+        assert_eq!(after(b"-CLUSTERDOWN\r\n*1\r\n_\r\n-A\r\n"), (failed.clone(), vec![false; 2], false, false));
+        assert_eq!(after(&b"-CLUSTERDOWN no\r\n".repeat(3)), (failed, vec![false; 2], false, true));
     }
 
     #[test]

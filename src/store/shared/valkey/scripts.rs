@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use super::frames;
 
 pub(super) struct Script {
-    source: &'static str,
+    pub(super) source: &'static str,
     /// By which the server knows it: the SHA-1 of its source in hexadecimal digits.
     pub(super) digest: String,
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::connection::Socket;
-use super::super::link::LinkFailure;
+use super::super::failure::LinkFailure;
 use super::super::protocol::Garbage;
 use super::frames::{self, Frame, frame};
 use crate::config::UpstreamTls;

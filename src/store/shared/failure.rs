@@ -1,0 +1,73 @@
+//! Why a server cannot be used, or not any more.
+
+use std::fmt;
+use std::io;
+
+/// The input is no reply to what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage;
+
+/// Why a server is refused that has just been connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unwelcome {
+    Garbage,
+    /// The configuration says that it is something else.
+    Unlike(&'static str),
+    /// It refuses a command that is needed, with this answer.
+    Refused {
+        command: &'static str,
+        answer: String,
+    },
+}
+
+#[derive(Debug)]
+pub enum LinkFailure {
+    Io(io::Error),
+    Closed,
+    Silent,
+    Garbage,
+    /// The server answered, but refused all that it was asked.
+    Failed(String),
+    /// The configuration says that it is something else.
+    Unlike(&'static str),
+    Unwelcome {
+        command: &'static str,
+        answer: String,
+    },
+}
+
+impl fmt::Display for LinkFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Closed => f.write_str("it closed the connection"),
+            Self::Silent => f.write_str("it did not answer in time"),
+            Self::Garbage => f.write_str("its answer does not follow the protocol"),
+            Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
+            Self::Unlike(what) => f.write_str(what),
+            Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
+        }
+    }
+}
+
+impl From<io::Error> for LinkFailure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Garbage> for LinkFailure {
+    fn from(_: Garbage) -> Self {
+        Self::Garbage
+    }
+}
+
+impl From<Unwelcome> for LinkFailure {
+    fn from(unwelcome: Unwelcome) -> Self {
+        match unwelcome {
+            Unwelcome::Garbage => Self::Garbage,
+            Unwelcome::Unlike(what) => Self::Unlike(what),
+            Unwelcome::Refused { command, answer } => Self::Unwelcome { command, answer },
+        }
+    }
+}

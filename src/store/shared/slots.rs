@@ -1,0 +1,51 @@
+//! Which server keeps which items, where servers hand that over to each other: each item is in one of many slots, and each slot
+//! on one server.
+
+use std::ops::RangeInclusive;
+
+use parking_lot::Mutex;
+use redis_protocol::redis_keyslot;
+use tokio::sync::Notify;
+
+/// The number of slots of a cluster.
+pub(super) const SLOTS: usize = 1 << 14;
+
+/// The slot of all items whose names have this text in braces, or are this text.
+pub(super) fn slot_of(text: &[u8]) -> usize {
+    redis_keyslot(text).into()
+}
+
+/// Some slots that are on the same server, and its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub slots: RangeInclusive<usize>,
+    pub server: String,
+}
+
+/// What is known of a cluster, for all that speak to it.
+#[derive(Debug, Default)]
+pub struct SlotMap {
+    parts: Mutex<Vec<Part>>,
+    stale: Notify,
+}
+
+impl SlotMap {
+    /// Empty before any server has been asked.
+    pub fn parts(&self) -> Vec<Part> {
+        self.parts.lock().clone()
+    }
+
+    pub fn replace(&self, parts: Vec<Part>) {
+        *self.parts.lock() = parts;
+    }
+
+    /// Something may have moved.
+    pub fn mark_stale(&self) {
+        self.stale.notify_one();
+    }
+
+    /// Until it is marked.
+    pub async fn is_stale(&self) {
+        self.stale.notified().await;
+    }
+}

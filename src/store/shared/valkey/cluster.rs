@@ -1,0 +1,176 @@
+//! Where the slots of a cluster are, as its nodes say.
+//!
+//! Some nodes are asked at once, others if these fail, and the first answer counts. A node may not know yet what the others have agreed on: then the
+//! server that it names redirects or does not answer, and nodes are asked again.
+//!
+//! Source: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::super::connection::Socket;
+use super::super::failure::LinkFailure;
+use super::super::protocol::{Failure, Garbage};
+use super::super::slots::{Part, SLOTS};
+use super::frames::{self, Frame, frame, whole};
+use super::greeting::Introduction;
+use crate::config::Login;
+
+/// The longest time that a node may take to connect and to answer.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
+/// How many nodes are asked at once.
+const ASKED: usize = 3;
+
+/// # Errors
+/// Why no node has answered.
+pub(super) async fn find(login: Login, mut nodes: Vec<String>) -> Result<Vec<Part>, Vec<Failure>> {
+    fastrand::shuffle(&mut nodes);
+    let (mut asked, mut failures) = (JoinSet::new(), Vec::new());
+    loop {
+        for node in nodes.drain(nodes.len().saturating_sub(ASKED - asked.len())..) {
+            let login = login.clone();
+            asked.spawn(async move {
+                let found = timeout(TIMEOUT, ask(&login, &node)).await.unwrap_or(Err(LinkFailure::Silent));
+                found.map_err(|failure| (node, failure))
+            });
+        }
+        match asked.join_next().await {
+            Some(Ok(Ok(parts))) => return Ok(parts),
+            Some(Ok(Err(failure))) => failures.push(failure),
+            // It was ended.
+            Some(Err(_)) => {}
+            None => return Err(failures),
+        }
+    }
+}
+
+async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
+    let mut question = Vec::new();
+    frames::write([b"CLUSTER", b"SLOTS"], &mut question);
+    let mut socket = Socket::greet(node, login.tls.as_deref(), Box::new(Introduction::to_node(login))).await?;
+    let parts = socket.ask(question, |input| parts(input, node)).await?;
+    if parts.is_empty() {
+        return Err(LinkFailure::Unlike("its cluster has no slots yet"));
+    }
+    Ok(parts)
+}
+
+/// Reads the answer of `node` to `CLUSTER SLOTS`; `None` while it is incomplete.
+fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
+    let count = match whole(input, 0)? {
+        None => return Ok(None),
+        Some((Frame::Several(count), _)) => count,
+        Some((Frame::Error(place), _)) => {
+            let answer = String::from_utf8_lossy(&input[place]).into_owned();
+            return Err(LinkFailure::Unwelcome { command: "CLUSTER SLOTS", answer });
+        }
+        Some(_) => return Err(Garbage.into()),
+    };
+    let (_, mut at) = frame(input, 0)?.ok_or(Garbage)?;
+    let mut parts = Vec::new();
+    for _ in 0..count {
+        // First and last slot; host and port of the primary, and more about it; the same of its replicas.
+        let mut fields = at;
+        let mut next = || {
+            let (frame, next) = frame(input, fields)?.ok_or(Garbage)?;
+            fields = next;
+            Ok::<_, Garbage>(frame)
+        };
+        let [Frame::Several(3..), first, last, Frame::Several(2..), host, Frame::Number(port)] =
+            [next()?, next()?, next()?, next()?, next()?, next()?]
+        else {
+            return Err(Garbage.into());
+        };
+        let slot = |frame| match frame {
+            Frame::Number(slot) => usize::try_from(slot).ok().filter(|slot| *slot < SLOTS).ok_or(Garbage),
+            _ => Err(Garbage),
+        };
+        let host = match host {
+            Frame::Text(place) => str::from_utf8(&input[place]).map_err(|_| Garbage)?,
+            Frame::Null => "",
+            _ => return Err(Garbage.into()),
+        };
+        let slots = slot(first)?..=slot(last)?;
+        if slots.is_empty() {
+            return Err(Garbage.into());
+        }
+        parts.push(Part { slots, server: address(host, &port.to_string(), node) });
+        at = whole(input, at)?.ok_or(Garbage)?.1;
+    }
+    Ok(Some(parts))
+}
+
+/// The address of a node that `sayer` has named. One that does not know its own host is at the sayer's.
+fn address(host: &str, port: &str, sayer: &str) -> String {
+    let host = match host {
+        "" | "?" => sayer.rsplit_once(':').map_or(sayer, |(host, _)| host),
+        host => host,
+    };
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Who does a command instead of the node that was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirection {
+    pub(super) server: String,
+    /// Whether the slot is about to move there, and the command must be announced.
+    pub(super) is_moving: bool,
+}
+
+/// `None` if this error of `node` is no redirection.
+pub(super) fn redirection(error: &[u8], node: &str) -> Option<Redirection> {
+    let mut words = str::from_utf8(error).ok()?.split(' ');
+    let is_moving = match words.next()? {
+        "ASK" => true,
+        "MOVED" => false,
+        _ => return None,
+    };
+    let (host, port) = words.nth(1)?.rsplit_once(':')?;
+    Some(Redirection { server: address(host, port, node), is_moving })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(first: usize, last: usize, server: &str) -> Part {
+        Part { slots: first..=last, server: server.to_owned() }
+    }
+
+    #[test]
+    fn the_primaries_of_all_slots_are_read_when_all_is_there() {
+        let input = b"*3\r\n\
+            *4\r\n:0\r\n:5460\r\n\
+            *4\r\n$9\r\n127.0.0.1\r\n:7001\r\n$2\r\nid\r\n*2\r\n$8\r\nhostname\r\n$1\r\nh\r\n\
+            *4\r\n$9\r\n127.0.0.1\r\n:7004\r\n$2\r\nid\r\n*0\r\n\
+            *3\r\n:5461\r\n:5461\r\n*4\r\n_\r\n:7002\r\n$2\r\nid\r\n*0\r\n\
+            *3\r\n:5462\r\n:16383\r\n*3\r\n$3\r\n::1\r\n:7003\r\n$2\r\nid\r\n";
+        let read = |input: &[u8]| parts(input, "node:7000").map_err(|failure| failure.to_string());
+        for cut in 0..input.len() {
+            assert_eq!(read(&input[..cut]), Ok(None), "{cut}");
+        }
+        let all = [part(0, 5460, "127.0.0.1:7001"), part(5461, 5461, "node:7002"), part(5462, 16_383, "[::1]:7003")];
+        assert_eq!(read(input), Ok(Some(all.to_vec())));
+        assert!(read(b"-NOPERM no\r\n").unwrap_err().contains("refuses CLUSTER SLOTS: it answered \"NOPERM no\""));
+        let part = |first, last| format!("*1\r\n*3\r\n:{first}\r\n:{last}\r\n*2\r\n+h\r\n:1\r\n");
+        assert!(read(part(9, 9).as_bytes()).is_ok());
+        for garbage in [":1\r\n", "*1\r\n:1\r\n", "*1\r\n*2\r\n:0\r\n:1\r\n", &part(0, SLOTS), &part(9, 8)] {
+            assert!(read(garbage.as_bytes()).is_err(), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn redirections_name_a_server() {
+        let read = |error: &str| redirection(error.as_bytes(), "[::1]:7000");
+        let to = |server: &str, is_moving| Some(Redirection { server: server.to_owned(), is_moving });
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381", false));
+        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381", true));
+        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381", false));
+        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381", false));
+        for other in ["ERR MOVED 1 a:1", "MOVED", "MOVED 1", "MOVED 1 a", "CLUSTERDOWN The cluster is down"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}
