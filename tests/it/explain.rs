@@ -245,7 +245,7 @@ fn a_body_says_what_is_reserved() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, body).unwrap();
     for data in [body.to_owned(), format!("@{}", file.path().display())] {
-        let (code, text) = explain(MODELS, &["--show-keys", "-d", &data, "/v1"]);
+        let (code, text) = explain(MODELS, &["--show-keys", "-d", &data, "/v1/completions"]);
         assert_eq!(code, Some(0), "{text}");
         for part in [
             "POST ",
