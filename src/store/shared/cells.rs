@@ -161,9 +161,9 @@ impl Cells {
 
     fn add(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time, forgotten: &Counter) -> CellPlace {
         let names = self.names.of(limit);
-        let server = match self.owners.get(slot_of(&key.digits())) {
-            Some(owner) => *owner,
-            None => names.server(key, &self.servers),
+        let server = match &self.owners[..] {
+            [] => names.server(key, &self.servers),
+            owners => owners[slot_of(&key.digits())],
         };
         let cached = CachedCell::new(self.next, names, key, server, now);
         self.next = self.next.wrapping_add(1);

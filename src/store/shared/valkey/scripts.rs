@@ -11,6 +11,8 @@ pub(super) struct Script {
     pub(super) source: &'static str,
     /// By which the server knows it: the SHA-1 of its source in hexadecimal digits.
     pub(super) digest: String,
+    /// The words of a call before the key.
+    called: Vec<u8>,
 }
 
 /// Adds the amount, which may be negative, to a count, but never goes below zero. A missing count becomes the second
@@ -60,21 +62,21 @@ impl Script {
             // A string takes whatever is written.
             let _ = write!(digits, "{byte:02x}");
         }
-        Self { source, digest: digits }
+        let mut called = Vec::new();
+        [b"EVALSHA", digits.as_bytes(), b"1"].into_iter().for_each(|word| frames::word(word, &mut called));
+        Self { source, digest: digits, called }
     }
 
     /// Begins to call the script with this key and so many arguments, which must follow.
     pub(super) fn call(&self, key: &[u8], arguments: usize, out: &mut Vec<u8>) {
-        begin(b"EVALSHA", &self.digest, key, arguments, out);
+        frames::command(4 + arguments, out);
+        out.extend_from_slice(&self.called);
+        frames::word(key, out);
     }
 
     /// The same with the source, from which the server learns it.
     pub(super) fn teach(&self, key: &[u8], arguments: usize, out: &mut Vec<u8>) {
-        begin(b"EVAL", self.source, key, arguments, out);
+        frames::command(4 + arguments, out);
+        [b"EVAL", self.source.as_bytes(), b"1", key].into_iter().for_each(|word| frames::word(word, out));
     }
-}
-
-fn begin(verb: &[u8], script: &str, key: &[u8], arguments: usize, out: &mut Vec<u8>) {
-    frames::command(4 + arguments, out);
-    [verb, script.as_bytes(), b"1", key].into_iter().for_each(|word| frames::word(word, out));
 }
