@@ -1,7 +1,7 @@
 //! Where the slots of a cluster are, as its nodes say.
 //!
-//! Some nodes are asked at once, others if these fail, and the first answer counts. A node may not know yet what the others have agreed on: then the
-//! server that it names redirects or does not answer, and nodes are asked again.
+//! Some nodes are asked at once, others if these fail, and the first answer counts. A node may not know yet what the others have
+//! agreed on: then the server that it names redirects or does not answer, and nodes are asked again.
 //!
 //! Source: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 

@@ -1,9 +1,9 @@
 //! The redirections of a node: commands for a slot that another node has, or is about to get.
 //!
 //! The node has not done such a command, so it is sent to the other one, and that one's reply takes the place of the redirection.
-//! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice. If the other node cannot be connected
-//! to, the redirection stays, which is an error like any other. If it has got commands and does not answer, nobody knows whether
-//! they are done, and the connection fails as if this node had not answered.
+//! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice.
+//! If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got commands and
+//! does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
 
 use std::collections::BTreeMap;
 use std::mem;
