@@ -70,6 +70,11 @@ impl Key {
         is_counted.then(|| &self.parts[*best][..])
     }
 
+    /// Whether a request may have no part.
+    pub fn may_be_missing(&self) -> bool {
+        !self.parts.iter().flatten().any(Source::is_always_there)
+    }
+
     /// As the file spells them.
     pub fn spelled_parts(&self) -> impl Iterator<Item = String> {
         self.parts.iter().map(|part| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))

@@ -259,7 +259,11 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             let of_shared =
                 [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
             let owner = "`type = \"memcached\"` and `type = \"valkey\"`";
-            section.misplaced(&of_shared, owner, &add("memcached"));
+            let help = match &field {
+                Some(_) => "remove it, or use one of these types",
+                None => "add type = \"memcached\" or type = \"valkey\" (for Redis, too), or remove it",
+            };
+            section.misplaced(&of_shared, owner, help);
             memory(&section)
         }
         StoreType::Memcached => Store::Shared(shared(&section, Software::Memcached)),

@@ -65,7 +65,10 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
         writeln!(f, "    requests over the limit are charged to {pool} instead, if that has room")?;
     }
     let over = limit.on_limit.in_words(limit.status);
-    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")?;
+    if limit.key.may_be_missing() {
+        writeln!(f, "    requests without a key {missing}")?;
+    }
+    writeln!(f, "    requests over the limit are {over}")?;
     limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))
 }
 

@@ -49,8 +49,10 @@ fn looks_like_prefix(route: &Route) -> bool {
     let Action::Forward { path: sent, .. } = &route.action else { return false };
     let Some(Segment::Literal(last)) = route.path.segments.last() else { return false };
     let is_version = last.strip_prefix('v').is_some_and(|version| version.parse::<u16>().is_ok());
-    let is_prefix = matches!(sent, SentPath::Stripped(1..)) || is_version || PREFIXES.contains(&last.as_str());
-    !route.path.rest && route.methods.is_empty() && (is_prefix || route.path.text == "/")
+    let is_word = is_version || PREFIXES.contains(&last.as_str());
+    // In nginx, a path with a final slash is one with all below it.
+    let is_prefix = matches!(sent, SentPath::Stripped(1..)) || is_word || route.path.text.ends_with('/');
+    !route.path.rest && route.methods.is_empty() && is_prefix
 }
 
 /// Whether a route of `other` matches something below `path`, whatever the hosts are. Below `/`, single pages do not count.
@@ -58,6 +60,11 @@ fn takes_below(path: &PathPattern, other: &PathPattern) -> bool {
     if path.text == "/" {
         return other.rest;
     }
+    let own = match &path.segments[..] {
+        [outer @ .., Segment::Literal(last)] if last.is_empty() => outer,
+        all => all,
+    };
     let fits = |(one, other): (&Segment, &Segment)| matches!(other, Segment::Capture(_)) || one == other;
-    (other.rest || other.segments.len() > path.segments.len()) && path.segments.iter().zip(&other.segments).all(fits)
+    let is_longer = other.rest || other.segments.len() > own.len() && other.text != path.text;
+    is_longer && own.iter().zip(&other.segments).all(fits)
 }

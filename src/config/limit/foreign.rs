@@ -36,8 +36,13 @@ pub(super) fn meant(text: &str) -> Option<Rate> {
     let counted = without(rest, &COUNTED).unwrap_or(rest);
     let period = without(counted, &BETWEEN)?.trim_end_matches([' ', ',', ';']);
     let Some(burst) = burst else { return rate_of(quota, period) };
-    let burst = number(burst.trim_start_matches([' ', '=', ':']))?.0;
+    let burst = number(burst.trim_start_matches([' ', '=', ':']))?.0 + u64::from(is_of_nginx(&text));
     Rate::new(quota, window(period)?).ok()?.with_strategy(Strategy::TokenBucket { burst }).ok()
+}
+
+/// Whether its burst is what may come besides the first request. Here it is all that may come at once.
+fn is_of_nginx(text: &str) -> bool {
+    text.contains("r/") || text.contains("burst=")
 }
 
 fn rate_of(quota: u64, period: &str) -> Option<Rate> {
@@ -93,7 +98,9 @@ pub(super) fn report_keys(section: &Section<'_>) -> bool {
     if !is_known {
         rates.extend(rate_of(quota.unwrap_or(10), period.as_deref().unwrap_or("s")));
     }
+    let is_of_nginx = of(&QUOTAS).into_iter().flat_map(Field::texts).any(is_of_nginx);
     if let (Some(burst), Some(first)) = (of(&BURSTS).and_then(quantity), rates.first_mut()) {
+        let burst = burst.saturating_add(is_of_nginx.into());
         *first = first.clone().with_strategy(Strategy::TokenBucket { burst }).unwrap_or(first.clone());
     }
     let with = match rates.first().map(Rate::strategy) {
@@ -149,7 +156,7 @@ mod tests {
             ("100 calls every 2 hours", "100/2h"),
             ("100 in 10s", "100/10s"),
             ("100 requests an hour", "100/h"),
-            ("10r/s burst=20 nodelay", "10/s burst 20"),
+            ("10r/s burst=20 nodelay", "10/s burst 21"),
             ("10/s, burst: 20", "10/s burst 20"),
             ("10/day burst 20", "10/d burst 20"),
         ] {
