@@ -46,7 +46,7 @@ impl Cluster {
     pub(crate) fn add_node(&mut self) -> usize {
         let (held, bus) = reserved_port();
         let bus = bus.port().to_string();
-        let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+        let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "5000"];
         let options = own.into_iter().chain(self.options.iter().map(String::as_str));
         let node = Valkey::start_with(&options.collect::<Vec<_>>());
         // Two of the same epoch would take some time to agree.
