@@ -165,7 +165,7 @@ impl<'a> Deciding<'a, '_> {
             decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
         };
         if let Some(waits) = waits {
-            let longest = self.asker_at(*now).map_or(Duration::MAX, |asker| asker.longest_hold);
+            let longest = Asker::longest_wait(self.asker_at(*now));
             // Boxed because it is seldom needed and would make the future of each request larger.
             Box::pin(waits.finish(quotas, longest)).await;
             *now = clock::now();

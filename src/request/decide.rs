@@ -109,6 +109,13 @@ pub struct Asker {
     pub longest_hold: Duration,
 }
 
+impl Asker {
+    /// How long a request may wait, about which this asker asks or its client itself.
+    pub fn longest_wait(asker: Option<Self>) -> Duration {
+        asker.map_or(Duration::MAX, |asker| asker.longest_hold)
+    }
+}
+
 /// What a decision produces besides its [`Decision`]. `decide` fills it in place, because it is too large to move.
 pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
@@ -229,8 +236,8 @@ impl DecisionInput<'_, '_> {
     }
 
     /// How long whoever asks may wait for the answer.
-    pub fn longest_hold(&self) -> Duration {
-        self.asker.map_or(Duration::MAX, |asker| asker.longest_hold)
+    fn longest_hold(&self) -> Duration {
+        Asker::longest_wait(self.asker)
     }
 
     fn may_hold(&self) -> bool {

@@ -73,7 +73,10 @@ impl Engine {
 
     /// Takes the messages, and does what is due by now.
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
-        for server in (0..self.servers.len()).filter(|server| self.servers[*server].is_needed()).collect::<Vec<_>>() {
+        for server in 0..self.servers.len() {
+            if !self.servers[server].is_needed() {
+                continue;
+            }
             match self.servers[server].link.on_timer(now) {
                 Some(LinkEvent::Connect) => self.servers[server].outputs.push_back(Output::Connect),
                 Some(LinkEvent::Late) => self.down(server, &LinkFailure::Silent),
