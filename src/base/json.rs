@@ -25,7 +25,7 @@ pub const MAX_WORD: usize = 64;
 /// Of nested arrays and objects.
 pub const MAX_DEPTH: usize = 63 << 10;
 
-/// Reads one JSON document, in any number of pieces.
+/// Reads a JSON document, in any number of pieces, and others that follow it if the [`Visit`] wants them.
 #[derive(Default)]
 pub struct Reader {
     state: State,
@@ -99,9 +99,13 @@ impl Reader {
     }
 
     pub fn reset(&mut self) {
-        (self.state, self.at, self.high) = (State::Value, 0, None);
-        self.levels.clear();
-        self.kept.clear();
+        // A whole document leaves nothing behind.
+        if self.state != State::Done {
+            self.high = None;
+            self.levels.clear();
+            self.kept.clear();
+        }
+        (self.state, self.at) = (State::Value, 0);
     }
 
     pub fn at(&self) -> usize {
@@ -133,11 +137,11 @@ impl Reader {
                 b' ' | b'\n' | b'\r' | b'\t' => {}
                 b',' if state == State::NextItem => self.state = State::Value,
                 b',' if state == State::NextMember => self.state = State::Name,
-                b'[' if takes_value && self.levels.push(false) => {
+                b'[' if (takes_value || state == State::Done && to.next()) && self.levels.push(false) => {
                     self.state = State::FirstItem;
                     to.begin(Kind::Array, at + length);
                 }
-                b'{' if takes_value && self.levels.push(true) => {
+                b'{' if (takes_value || state == State::Done && to.next()) && self.levels.push(true) => {
                     self.state = State::FirstName;
                     to.begin(Kind::Object, at + length);
                 }
@@ -195,11 +199,18 @@ impl Reader {
     #[inline]
     fn first_of_string(&mut self, is_name: bool, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let end = plain_length(rest);
+        let part = &rest[..end];
         if rest.get(end) != Some(&b'"') {
             (self.is_name, self.state) = (is_name, State::String);
-            return self.string(rest, end, at, to);
+            if end < rest.len() {
+                return self.string(rest, end, at, to);
+            }
+            if !part.is_empty() {
+                to.written(part);
+                self.push(part, to);
+            }
+            return end;
         }
-        let part = &rest[..end];
         if !part.is_empty() {
             to.written(part);
         }
@@ -222,6 +233,7 @@ impl Reader {
     }
 
     /// Reads a string up to its end, or to an escape that the piece cuts. The first `plain` bytes have no escape.
+    #[inline(never)]
     fn string(&mut self, rest: &[u8], mut plain: usize, at: usize, to: &mut impl Visit) -> usize {
         let mut begin = 0;
         // Where an escape begins that the piece cuts.
@@ -310,6 +322,7 @@ impl Reader {
         }
     }
 
+    #[inline(never)]
     fn escape(&mut self, byte: u8, to: &mut impl Visit) -> usize {
         match escaped(byte) {
             Some(decoded) => {
@@ -329,6 +342,7 @@ impl Reader {
         }
     }
 
+    #[inline(never)]
     fn unicode(&mut self, byte: u8, to: &mut impl Visit) -> usize {
         let Some(code) = with_digit(self.code, byte) else {
             self.state = State::Broken;
@@ -374,6 +388,7 @@ impl Reader {
         length
     }
 
+    #[inline(never)]
     fn word(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let Some(length) = word_length(rest) else {
             self.kept.push(rest, MAX_WORD);

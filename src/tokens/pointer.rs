@@ -303,7 +303,8 @@ impl Follower {
     }
 
     pub fn reset(&mut self) {
-        *self = Self::default();
+        self.outer.clear();
+        (self.innermost, self.leading, self.depth, self.member) = (Inside::default(), 0, 0, None);
     }
 }
 

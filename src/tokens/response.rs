@@ -3,6 +3,7 @@
 //! The usage may come in parts, so each of its members counts with its greatest value. An event or a line that is not JSON
 //! has no effect on the next one.
 
+mod document;
 mod findings;
 mod member;
 mod report;
@@ -224,27 +225,21 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
 
     /// Reads values that follow each other, or the elements of one.
     fn read_values(&mut self, piece: &[u8]) {
-        let mut at = 0;
-        loop {
-            let before = self.json.at();
-            let length = self.json.read(&piece[at..], self.findings);
-            if let Some(end) = self.findings.part_end.take() {
-                (self.ended)(at + end - before, false);
-            }
-            at += length;
-            if !(self.findings.is_behind_value() && matches!(piece.get(at), Some(b'{' | b'['))) {
-                break;
-            }
-            self.json.reset();
-            self.findings.next_value();
+        let before = self.json.at();
+        self.read(piece);
+        if let Some(end) = self.findings.part_end.take() {
+            (self.ended)(end - before, false);
         }
-        self.findings.other_text(piece.len() - at);
     }
 
     fn read_lines(&mut self, piece: &[u8]) {
         let mut from = 0;
         while let Some(length) = line_length(&piece[from..]) {
-            self.read(&piece[from..from + length]);
+            if length > 0 {
+                // The line feed ends a number.
+                let read = self.json.read(&piece[from..=from + length], self.findings);
+                self.findings.other_text(length.saturating_sub(read));
+            }
             from += length + 1;
             self.finish();
             (self.ended)(from, false);
@@ -253,6 +248,7 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
     }
 
     /// Begins the next value. Returns whether there was one, and it only states the usage.
+    #[inline]
     fn finish(&mut self) -> bool {
         if self.json.is_new() {
             return false;

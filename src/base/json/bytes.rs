@@ -33,7 +33,11 @@ pub(super) fn plain_length(rest: &[u8]) -> usize {
         }
         at += 8;
     }
-    memchr2(b'"', b'\\', &rest[at..]).map_or(rest.len(), |length| at + length)
+    let length = match &rest[at..] {
+        short if short.len() < 8 => short.iter().position(|byte| matches!(byte, b'"' | b'\\')),
+        long => memchr2(b'"', b'\\', long),
+    };
+    length.map_or(rest.len(), |length| at + length)
 }
 
 /// Marks the lowest zero byte.

@@ -1,26 +1,25 @@
 //! The arrays and objects that the reader is in: one bit for each.
 
-use smallvec::SmallVec;
-
 use super::MAX_DEPTH;
 
 pub(super) struct Levels {
-    /// Bits of the innermost ones, up to 63, the innermost one last, behind a bit that is 1. A set bit is an object.
+    /// Bits of the innermost ones, up to 63, the innermost one last, behind a bit that is 1. A set bit is an object. There
+    /// are bits here if there are any in `outer`.
     last: u64,
     /// The ones before `last`, 63 in each.
-    outer: SmallVec<[u64; 2]>,
+    outer: Vec<u64>,
 }
 
 impl Default for Levels {
     fn default() -> Self {
-        Self { last: 1, outer: SmallVec::new() }
+        Self { last: 1, outer: Vec::new() }
     }
 }
 
 impl Levels {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.last == 1 && self.outer.is_empty()
+        self.last == 1
     }
 
     /// Whether the innermost one is an object. The result means nothing outside of arrays and objects.
@@ -59,6 +58,7 @@ impl Levels {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        self.outer.clear();
+        self.last = 1;
     }
 }

@@ -25,4 +25,8 @@ pub trait Visit {
     /// A number, `true`, `false`, `null` or another bare word, and its place; `None` if it is longer than
     /// [`MAX_WORD`](super::MAX_WORD).
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>);
+    /// An array or object follows the end of the document. Returns whether it is read as the next document.
+    fn next(&mut self) -> bool {
+        false
+    }
 }

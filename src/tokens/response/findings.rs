@@ -6,11 +6,11 @@
 //!
 //! `report` decides whether the answer is complete, and whether the usage is final.
 
-use std::mem;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::document::{Document, Place};
 use super::member::{Class, KeptString, Member, ShortText};
 use super::report::{Ending, Finality, Report, Value};
 use super::{Provider, UsageSource};
@@ -24,6 +24,8 @@ const MOST_MODELS: usize = 16;
 #[derive(Default)]
 pub(super) struct Findings {
     source: UsageSource,
+    /// Whether values may follow each other with nothing between them.
+    is_undivided: bool,
     /// Whether there are several values, each a part of the response.
     pub(super) is_stream: bool,
     /// Whether the values are the elements of an array.
@@ -38,7 +40,11 @@ pub(super) struct Findings {
     pub(super) sequence_number: Option<u64>,
     /// Where the last part ended, if parts are elements or values.
     pub(super) part_end: Option<usize>,
+    /// Follows the pointers to the usage, if there are any.
+    follower: Follower,
     kept: KeptString,
+    /// The class of the current string.
+    string: Class,
     /// Bytes of strings by their class.
     text: [u64; 4],
     /// The greatest class of text seen so far.
@@ -48,52 +54,9 @@ pub(super) struct Findings {
     document: Document,
 }
 
-/// Where in a document the reader is, and what was seen of the document.
-#[derive(Default)]
-struct Document {
-    follower: Follower,
-    /// How many arrays and objects are around the reader.
-    depth: usize,
-    /// The innermost and the outermost arrays and objects around the reader.
-    place: Place,
-    places: [Place; 5],
-    /// The next member.
-    member: Member,
-    class: Class,
-    /// Whether an array or object has ended.
-    has_ended: bool,
-    /// For each class, the depth at which it begins, and the class around it.
-    classes: [(usize, Class); 4],
-    string: Class,
-    has_usage: bool,
-    has_no_choices: bool,
-}
-
-/// An array or an object that leads to the usage.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Place {
-    /// Around the document.
-    #[default]
-    Outside,
-    /// An array of responses.
-    List,
-    /// A response, or an event.
-    Response,
-    /// A response in an event.
-    Wrapped,
-    /// What some servers wrap around the choices.
-    Output,
-    Usage,
-    /// An array of answers.
-    Choices,
-    Choice,
-    Delta,
-    Elsewhere,
-}
-
 impl Findings {
     pub(super) fn new(source: &UsageSource, is_stream: bool) -> Self {
-        Self { source: source.clone(), is_stream, ..Self::default() }
+        Self { source: source.clone(), is_undivided: !is_stream, is_stream, ..Self::default() }
     }
 
     pub(super) fn other_text(&mut self, length: usize) {
@@ -137,41 +100,34 @@ impl Findings {
     }
 
     fn document_ended(&mut self) {
-        let (is_part, said) = (self.is_stream || self.is_list, self.said());
-        let finality = self.ending.document_ended(said, is_part, self.has_pointers());
-        if let Some(own) = &self.own {
-            let has_text = if is_part { said > 0 } else { self.visible() > 0 };
-            if let Some(finality) = finality.filter(|_| own.has_output(has_text, is_part)) {
-                self.ending.said(said, finality);
-            }
-            self.own = None;
+        let said = self.said();
+        if self.own.is_some() {
+            self.usage_ended(said);
+        }
+        self.ending.next_document(said);
+    }
+
+    #[inline(never)]
+    fn usage_ended(&mut self, said: u64) {
+        let is_part = self.is_stream || self.is_list;
+        let has_text = if is_part { said > 0 } else { self.visible() > 0 };
+        if self.own.take().is_some_and(|own| own.has_output(has_text, is_part)) {
+            self.ending.said(said, is_part, self.has_pointers());
         }
     }
 
     /// Begins the next document. Returns whether the last one only stated the usage.
     pub(super) fn next_document(&mut self) -> bool {
-        let only_says_usage = self.document.has_usage && self.document.has_no_choices;
-        if self.document.depth == 0 {
-            // Nothing else remains of a whole document.
-            self.document.has_usage = false;
-            self.document.has_no_choices = false;
-            self.document.has_ended = false;
-        } else {
-            self.document = Document::default();
+        let only_says_usage = self.document.only_says_usage();
+        if self.document.depth > 0 {
+            // The document is incomplete.
             self.kept.begin(None);
+            if self.has_pointers() {
+                self.follower.reset();
+            }
         }
+        self.document.reset();
         only_says_usage
-    }
-
-    /// Whether a value has ended, so another one may follow.
-    pub(super) fn is_behind_value(&self) -> bool {
-        self.document.has_ended
-    }
-
-    /// Another value follows, so the response is a stream.
-    pub(super) fn next_value(&mut self) {
-        self.is_stream = true;
-        self.next_document();
     }
 
     /// Notes what the beginning of a value means, whatever is in it.
@@ -208,7 +164,10 @@ impl Findings {
         }
     }
 
-    fn know(&mut self, member: Member, text: ShortText) {
+    /// Ends the string that is kept.
+    #[inline(never)]
+    fn know(&mut self) {
+        let Some((member, text)) = self.kept.end() else { return };
         match (member, &*text) {
             (Member::StopReason | Member::FinishReason, text) => {
                 self.ending.is_complete |= !(text == b"null" || text.ends_with(b"_UNSPECIFIED"));
@@ -228,74 +187,45 @@ impl Findings {
         }
     }
 
-    /// Begins a value. Returns which member it is.
-    fn value(&mut self, kind: Option<Kind>) -> Member {
+    /// Begins a value that is no member: a response, an event, or an array of them.
+    #[inline]
+    fn begin_outermost(&mut self, kind: Kind) {
         let document = &mut self.document;
-        let member = mem::take(&mut document.member);
-        match (document.place, member) {
-            (Place::Choices, _) => document.has_no_choices = false,
-            // An array of responses does not only state the usage.
-            _ if document.place != Place::Response || document.depth != 1 => {}
-            (_, Member::Usage) => document.has_usage = kind == Some(Kind::Object),
-            (_, Member::Choices) => document.has_no_choices = kind == Some(Kind::Array),
-            _ => {}
-        }
-        member
-    }
-
-    fn count(&mut self, member: Member, word: Option<&[u8]>) {
-        let Self { source, document, report, own, .. } = self;
-        let mut set = |field| {
-            let value = Value::of(word);
-            report.set(field, value);
-            own.get_or_insert_default().set(field, value);
-        };
-        match (source, member) {
-            (UsageSource::Auto, Member::Field(field)) if document.place == Place::Usage => set(field),
-            (UsageSource::Auto, _) => {}
-            (UsageSource::Pointers(compiled), _) => {
-                let place = document.follower.value(&compiled.pointers);
-                let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
-                ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
+        let place = match (kind, document.place) {
+            (Kind::String, _) => {
+                self.string = Class::Plain;
+                self.count(Member::Other, None);
+                return;
             }
-        }
-    }
-}
-
-impl Visit for Findings {
-    fn name(&mut self, name: Option<&[u8]>, _: usize) {
-        let document = &mut self.document;
-        document.member = name.map_or(Member::Other, Member::of);
+            (Kind::Object, _) => Place::Response,
+            (Kind::Array, Place::Outside) => {
+                self.is_list |= !self.is_stream;
+                Place::List
+            }
+            (Kind::Array, _) => Place::Elsewhere,
+        };
         if let UsageSource::Pointers(compiled) = &self.source {
-            document.follower.name(&compiled.pointers, name);
+            self.follower.begin(&compiled.pointers, kind);
         }
-        if self.provider.is_none() && matches!(document.place, Place::Response | Place::Wrapped) {
-            self.provider = match document.member {
-                Member::Choices | Member::Object => Some(Provider::OpenAi),
-                Member::StopReason => Some(Provider::Anthropic),
-                Member::Candidates | Member::UsageMetadata => Some(Provider::Gemini),
-                _ => None,
-            };
-        }
+        document.enter(place);
     }
 
-    fn begin(&mut self, kind: Kind, _: usize) {
-        let member = self.value(Some(kind));
+    #[inline(never)]
+    fn begin_inner(&mut self, kind: Kind) {
         let document = &mut self.document;
-        if member == Member::Other && document.place == Place::Elsewhere && matches!(self.source, UsageSource::Auto) {
+        let is_elsewhere = document.place == Place::Elsewhere && matches!(self.source, UsageSource::Auto);
+        if is_elsewhere && document.member == Member::Other {
             // Most of a response gets here, and has no meaning.
             if kind == Kind::String {
-                document.string = document.class;
+                self.string = document.class;
             } else {
-                if let Some(place) = document.places.get_mut(document.depth) {
-                    *place = Place::Elsewhere;
-                }
-                document.depth += 1;
+                document.enter(Place::Elsewhere);
             }
             return;
         }
-        if member == Member::Other && kind == Kind::String && document.place != Place::Choices {
-            self.document.string = self.document.class;
+        let member = self.document.take_member(Some(kind));
+        if member == Member::Other && kind == Kind::String && self.document.place != Place::Choices {
+            self.string = self.document.class;
             self.count(member, None);
             return;
         }
@@ -309,24 +239,16 @@ impl Visit for Findings {
         self.see(member);
         if kind == Kind::String {
             self.count(member, None);
-            self.document.string = class;
+            self.string = class;
             self.kept.begin(Some(member).filter(|member| self.keeps(*member)));
             return;
         }
         let document = &mut self.document;
         if let UsageSource::Pointers(compiled) = &self.source {
-            document.follower.begin(&compiled.pointers, kind);
+            self.follower.begin(&compiled.pointers, kind);
         }
-        if class != document.class {
-            document.classes[class as usize] = (document.depth, document.class);
-            document.class = class;
-        }
-        document.place = match (document.place, kind, member) {
-            (Place::Outside, Kind::Array, _) => {
-                self.is_list |= !self.is_stream;
-                Place::List
-            }
-            (Place::Outside | Place::List, Kind::Object, _) => Place::Response,
+        document.enter_class(class);
+        let place = match (document.place, kind, member) {
             (Place::Response, Kind::Object, Member::Message | Member::Response) => Place::Wrapped,
             (Place::Response | Place::Wrapped, Kind::Object, Member::Usage | Member::UsageMetadata)
             | (Place::Usage, Kind::Object, Member::Details) => Place::Usage,
@@ -338,42 +260,90 @@ impl Visit for Findings {
             (Place::Choices, Kind::Object, _) => Place::Choice,
             _ => Place::Elsewhere,
         };
-        if let Some(place) = document.places.get_mut(document.depth) {
-            *place = document.place;
+        document.enter(place);
+    }
+
+    #[inline(never)]
+    fn word_of_member(&mut self, word: Option<&[u8]>) {
+        let member = self.document.take_member(None);
+        if member == Member::SequenceNumber && self.document.place == Place::Response {
+            self.sequence_number = word.and_then(count);
         }
-        document.depth += 1;
+        self.count(member, word);
+    }
+
+    #[inline]
+    fn count(&mut self, member: Member, word: Option<&[u8]>) {
+        if matches!(member, Member::Field(_)) || self.has_pointers() {
+            self.count_at_place(member, word);
+        }
+    }
+
+    #[inline(never)]
+    fn count_at_place(&mut self, member: Member, word: Option<&[u8]>) {
+        let Self { source, document, report, own, .. } = self;
+        let mut set = |field| {
+            let value = Value::of(word);
+            report.set(field, value);
+            own.get_or_insert_default().set(field, value);
+        };
+        match (source, member) {
+            (UsageSource::Auto, Member::Field(field)) if document.place == Place::Usage => set(field),
+            (UsageSource::Auto, _) => {}
+            (UsageSource::Pointers(compiled), _) => {
+                let place = self.follower.value(&compiled.pointers);
+                let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
+                ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
+            }
+        }
+    }
+}
+
+impl Visit for Findings {
+    fn name(&mut self, name: Option<&[u8]>, _: usize) {
+        let document = &mut self.document;
+        document.member = name.map_or(Member::Other, Member::of);
+        if let UsageSource::Pointers(compiled) = &self.source {
+            self.follower.name(&compiled.pointers, name);
+        }
+        if self.provider.is_none() && matches!(document.place, Place::Response | Place::Wrapped) {
+            self.provider = match document.member {
+                Member::Choices | Member::Object => Some(Provider::OpenAi),
+                Member::StopReason => Some(Provider::Anthropic),
+                Member::Candidates | Member::UsageMetadata => Some(Provider::Gemini),
+                _ => None,
+            };
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, kind: Kind, _: usize) {
+        if matches!(self.document.place, Place::Outside | Place::List) {
+            self.begin_outermost(kind);
+        } else {
+            self.begin_inner(kind);
+        }
     }
 
     fn text(&mut self, part: &[u8]) {
-        self.text[self.document.string as usize] += part.len() as u64;
+        self.text[self.string as usize] += part.len() as u64;
         self.kept.push(part);
     }
 
     fn end(&mut self, kind: Kind, at: usize) {
         if kind == Kind::String {
-            if let Some((member, text)) = self.kept.end() {
-                self.know(member, text);
+            if self.kept.has_begun() {
+                self.know();
             }
             self.value_ended(at);
             return;
         }
         let document = &mut self.document;
         if matches!(self.source, UsageSource::Pointers(_)) {
-            document.follower.end(kind);
+            self.follower.end(kind);
         }
-        document.depth -= 1;
-        if document.class != Class::Plain {
-            let (depth, around) = document.classes[document.class as usize];
-            if document.depth == depth {
-                document.class = around;
-            }
-        }
-        document.place = match document.depth {
-            0 => Place::Outside,
-            depth => document.places.get(depth - 1).copied().unwrap_or(Place::Elsewhere),
-        };
+        document.leave();
         if document.depth <= 1 {
-            document.has_ended |= document.depth == 0;
             if kind == Kind::Object && matches!(document.place, Place::Outside | Place::List) {
                 self.document_ended();
             }
@@ -382,18 +352,25 @@ impl Visit for Findings {
     }
 
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
-        if self.document.place == Place::Elsewhere && matches!(self.source, UsageSource::Auto) {
+        let has_meaning = !matches!(self.document.place, Place::Outside | Place::List | Place::Elsewhere);
+        if has_meaning || self.has_pointers() {
+            self.word_of_member(word);
+        } else {
             self.document.member = Member::Other;
-            return;
         }
-        let member = self.value(None);
-        if member == Member::SequenceNumber && self.document.place == Place::Response {
-            self.sequence_number = word.and_then(count);
-        }
-        self.count(member, word);
         if self.document.depth == 0 {
             self.text[Class::Plain as usize] += at.len() as u64;
         }
         self.value_ended(at.end);
+    }
+
+    /// Another value follows, so the response is a stream.
+    fn next(&mut self) -> bool {
+        let follows = self.is_undivided && self.document.has_ended;
+        if follows {
+            self.is_stream = true;
+            self.next_document();
+        }
+        follows
     }
 }

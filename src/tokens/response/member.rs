@@ -151,8 +151,12 @@ impl KeptString {
         }
     }
 
-    /// Ends the string. Returns it if it is kept and not empty.
     #[inline]
+    pub(super) fn has_begun(&self) -> bool {
+        self.member.is_some()
+    }
+
+    /// Ends the string. Returns it if it is kept and not empty.
     pub(super) fn end(&mut self) -> Option<(Member, ShortText)> {
         let member = self.member.take()?;
         Some((member, std::mem::take(&mut self.text))).filter(|(_, text)| !text.is_empty())

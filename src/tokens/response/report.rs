@@ -152,21 +152,24 @@ impl Ending {
         self.document.is_early = true;
     }
 
-    /// Ends the document, after `text` bytes of text. `is_part` marks one of several. Returns when a count in it is final.
-    pub(super) fn document_ended(&mut self, text: u64, is_part: bool, by_pointers: bool) -> Option<Finality> {
-        let next = Document { before: text, ..Document::default() };
-        let Document { before, has_answer, is_early } = std::mem::replace(&mut self.document, next);
+    /// Begins the next document, after `text` bytes of text.
+    pub(super) fn next_document(&mut self, text: u64) {
+        self.document = Document { before: text, ..Document::default() };
+    }
+
+    /// Notes that the document, now at its end, has stated a count, after `text` bytes of text. `is_part` marks one of several
+    /// documents.
+    pub(super) fn said(&mut self, text: u64, is_part: bool, by_pointers: bool) {
+        let Document { before, has_answer, is_early } = self.document;
         let is_alone = !is_part || !has_answer && text == before;
-        match (is_alone, is_early) {
+        let finality = match (is_alone, is_early) {
             (true, early) if by_pointers || !early => Some(Finality::Alone),
             _ if by_pointers => Some(Finality::AtEnd),
             _ => self.is_complete.then_some(Finality::Finished),
+        };
+        if let Some(finality) = finality {
+            self.said = Some((text, finality));
         }
-    }
-
-    /// Notes that a final count was stated after this much text.
-    pub(super) fn said(&mut self, text: u64, finality: Finality) {
-        self.said = Some((text, finality));
     }
 
     /// When the stated usage is final, with this much text now.
