@@ -98,6 +98,7 @@ pub struct Limit {
     rates: Box<[Rate]>,
     shape: Fingerprint,
     id: Fingerprint,
+    terms: Fingerprint,
 }
 
 /// What one limit decides about one request.
@@ -136,7 +137,9 @@ impl Limit {
         let layouts = rates.iter().map(Rate::layout).collect::<Vec<_>>();
         let shape = Fingerprint::of(layouts.join(",").as_bytes());
         let id = Fingerprint::of(name.as_bytes()).with(shape);
-        Self { name: name.to_owned(), rates: rates.into(), shape, id }
+        let terms = rates.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let terms = id.with(Fingerprint::of(terms.join(", ").as_bytes()));
+        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms }
     }
 
     /// Its name in the configuration.
@@ -168,6 +171,11 @@ impl Limit {
     /// Identifies name and [`Self::shape`]: limits with the same id count the same keys in the same cells.
     pub fn id(&self) -> Fingerprint {
         self.id
+    }
+
+    /// Identifies name and rates: limits with the same terms admit the same requests.
+    pub fn terms(&self) -> Fingerprint {
+        self.terms
     }
 
     /// The most that one request may cost. A request that costs more is refused for ever.

@@ -41,12 +41,13 @@ impl Key {
     /// that are verified, by the gateway or (in the first part) by `has_known_keys`, values that clients can invent do not.
     pub fn identifies(&self, part: usize, source: &Source, has_known_keys: bool) -> bool {
         let needs_verified = (0..self.parts.len()).any(|at| self.is_verified(at, has_known_keys));
-        source.identifies_clients() && (!needs_verified || source.is_verified(part, has_known_keys))
+        source.identifies(part, has_known_keys) && (!needs_verified || source.is_verified(part, has_known_keys))
     }
 
     /// Whether clients can invent none of the values by which this part tells them apart.
     fn is_verified(&self, part: usize, has_known_keys: bool) -> bool {
-        let mut identifying = self.parts[part].iter().filter(|source| source.identifies_clients()).peekable();
+        let mut identifying =
+            self.parts[part].iter().filter(|source| source.identifies(part, has_known_keys)).peekable();
         identifying.peek().is_some() && identifying.all(|source| source.is_verified(part, has_known_keys))
     }
 
@@ -55,7 +56,8 @@ impl Key {
     pub fn of_strangers(&self, has_known_keys: bool, counts_missing: bool) -> Option<&[Source]> {
         let (mut lacked, mut is_counted) = (Vec::new(), counts_missing);
         for (at, part) in self.parts.iter().enumerate() {
-            let always = part.iter().position(Source::is_always_there);
+            let is_checked = |source: &Source| at == 0 && has_known_keys && source.is_chosen_by_clients();
+            let always = part.iter().position(|source| source.is_always_there() && !is_checked(source));
             let reachable = always.map_or(&part[..], |always| &part[..=always]);
             let has_other = reachable.iter().any(|source| !self.identifies(at, source, has_known_keys));
             if !has_other && always.is_some() {
@@ -151,6 +153,11 @@ impl Source {
 
     fn is_verified(&self, part: usize, has_known_keys: bool) -> bool {
         !self.is_chosen_by_clients() || part == 0 && has_known_keys
+    }
+
+    /// Like [`Self::identifies_clients`]. What is requested tells who sends a request if only known values count.
+    fn identifies(&self, part: usize, has_known_keys: bool) -> bool {
+        self.identifies_clients() || part == 0 && has_known_keys && self.is_chosen_by_clients()
     }
 
     /// Whether the value tells who sends a request, and not only what is requested.

@@ -172,6 +172,47 @@ fn a_client_that_goes_away_leaves_the_queue_at_once() {
     });
 }
 
+#[test]
+fn requests_with_other_rates_do_not_wait_behind_those_that_are_held() {
+    every_store(|store| {
+        let tiers = "tier = \"header:x-plan\"\ntiers = { gold = { rates = [\"1000/s\"] } }\nmax_delay = \"5m\"";
+        let (gateway, _upstream) = delaying(store, "1/m burst 1", &format!("{tiers}\nmax_delayed = 2"));
+        assert_eq!(gateway.client().get("/").status, 200, "{store}");
+        let mut held = [(); 2].map(|()| gateway.client());
+        held.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
+        until("both are held", Duration::from_secs(10), || decisions(&gateway, "l", "delayed") == 2);
+        let begun = Instant::now();
+        let gold = [(); 3].map(|()| gateway.client().get_with("/", "X-Plan: gold\r\n").status);
+        assert_eq!(gold, [200; 3], "{store}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{store}");
+    });
+}
+
+#[test]
+fn requests_that_come_after_an_override_or_a_reset_do_not_wait_for_the_old_time() {
+    for (method, body) in [("PUT", r#"{"rates": ["500/m"], "for": "1h"}"#), ("DELETE", "")] {
+        every_store(|store| {
+            let (gateway, _upstream) = delaying(store, "1/m burst 1", "max_delay = \"5m\"");
+            assert_eq!(gateway.client().get_with("/", "X-Key: k\r\n").status, 200, "{store}");
+            let mut held = [(); 2].map(|()| gateway.client());
+            held.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\nX-Key: k\r\n\r\n"));
+            until("both are held", Duration::from_secs(10), || decisions(&gateway, "l", "delayed") == 2);
+            let begun = Instant::now();
+            let admin = gateway.admin;
+            let request =
+                format!("{method} /api/limits/l/keys/k HTTP/1.1\r\nHost: {admin}\r\nContent-Length: {}", body.len());
+            assert_eq!(Client::connect(admin).call(format!("{request}\r\n\r\n{body}")).status, 200, "{store}");
+            // After a reset, the first that was held is forwarded at once, and the others wait for their turns.
+            let status = match method {
+                "PUT" => gateway.client().get_with("/", "X-Key: k\r\n").status,
+                _ => held[0].response(false).status,
+            };
+            assert_eq!(status, 200, "{store}");
+            assert!(begun.elapsed() < Duration::from_secs(20), "its turn would be after a minute: {method}, {store}");
+        });
+    }
+}
+
 fn held_requests_end_when_the_store_goes_away(software: Software) {
     let mut server = software.start();
     let (gateway, _upstream) =

@@ -422,6 +422,7 @@ fn strangers_get_nothing_of_a_pool_by_what_they_invent_or_vary() {
             "[\"header:x-tenant\", \"header:x-user | path\"]",
             "[\"header:x-tenant | host\", \"query:user\", \"header:x-user\"]",
             "\"header:x-tenant | path\"",
+            "[\"header:x-tenant | method\", \"query:user\"]",
         ]
         .into_iter()
         .enumerate()

@@ -21,6 +21,8 @@ use crate::store::{Answer, Ask, RefusedAsk, Reply};
 
 /// How often a held request asks again if other requests may give back a part of their reservations.
 const RECHECK: Duration = Duration::from_millis(20);
+/// How often any held request asks again, since an operator may have reset its key.
+const RESET_CHECK: Duration = Duration::from_secs(1);
 
 /// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once, and is
 /// charged only if another proxy asks.
@@ -90,7 +92,7 @@ fn hold(
     let soonest = if settles(state, refusal.place) { RECHECK } else { Duration::MAX };
     let wait = Duration::from_micros(refusal.wait()?).min(soonest);
     let (max_delay, _) = delay(input, refusal.place)?;
-    (held + wait <= max_delay).then_some(wait)
+    (held + wait <= max_delay).then_some(wait.min(RESET_CHECK))
 }
 
 /// Whether a request with this reply is held because it may pass later.
@@ -102,12 +104,18 @@ pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, 
 pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
     let ask = state.unasked().iter().find(|ask| must_queue(input, ask))?;
     let (max_delay, max_delayed) = delay(input, ask.place)?;
-    input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
+    input.wait_queues.is_full(queue_of(ask), max_delayed).then_some((ask.place, max_delay))
 }
 
-/// Whether requests of the same key are held, so this one queues behind them.
+/// The queue of requests of the same key with the same rates. Those with other rates, such as those of a tier or of a new
+/// override, may have room when these have none.
+pub(super) fn queue_of(ask: &Ask<'_>) -> Fingerprint {
+    ask.key.with(ask.limit.terms())
+}
+
+/// Whether requests of the same queue are held, so this one queues behind them.
 fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
-    delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
+    delay(input, ask.place).is_some() && input.wait_queues.has_waiters(queue_of(ask))
 }
 
 /// Whether requests of this limit, or of its pool, may give back a part of their reservations.
@@ -131,8 +139,8 @@ async fn queue(
     until: Instant,
     max_delayed: usize,
 ) -> Option<QueueSlot> {
-    let key = state.unasked().iter().find(|ask| ask.place == place)?.key;
-    let mut slot = input.wait_queues.join(key, max_delayed)?;
+    let queue = queue_of(state.unasked().iter().find(|ask| ask.place == place)?);
+    let mut slot = input.wait_queues.join(queue, max_delayed)?;
     state.begin_to_hold(input.now);
     input.limits[place].counters(input.worker).delayed.one();
     timeout_at(until, slot.wait_until_first()).await.ok()?;

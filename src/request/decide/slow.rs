@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+use super::delay::queue_of;
 use super::{Decision, DecisionInput, DecisionState};
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
@@ -56,7 +57,7 @@ pub(super) async fn hold<'a>(
     if input.asker.is_none() {
         state.reservations.is_held = true;
     }
-    let queue = state.unasked().iter().find(|ask| ask.place == place).map(|ask| ask.key.with(queues()));
+    let queue = state.unasked().iter().find(|ask| ask.place == place).map(|ask| queue_of(ask).with(queues()));
     let Some(mut slot) = queue.and_then(|queue| input.wait_queues.join(queue, slow.max_delayed)) else {
         state.give_back();
         return state.give_up(input, place, slow.up_to);
