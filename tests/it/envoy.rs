@@ -98,7 +98,7 @@ impl Caller {
     }
 
     #[track_caller]
-    fn ask(&mut self, descriptors: &[Asked<'_>]) -> RateLimitResponse {
+    pub(crate) fn ask(&mut self, descriptors: &[Asked<'_>]) -> RateLimitResponse {
         let ended = self.call(SHOULD_RATE_LIMIT, framed(&request(descriptors)));
         assert_eq!((ended.status.as_str(), ended.why.as_str()), ("0", ""));
         assert_eq!(ended.message[0], 0);

@@ -84,6 +84,7 @@ mod http2_frames;
 mod http2_streams;
 mod inspection;
 mod interim;
+mod jitter;
 mod key_parts;
 mod keys;
 mod known_keys;

@@ -7,6 +7,7 @@
 //! A repeated refusal gets a copy of the previous response (`repeated.rs`), with the identifier of its own request.
 
 mod forms;
+mod jitter;
 mod repeated;
 
 use std::ptr;
@@ -24,6 +25,7 @@ use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
 use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, millis, seconds};
+use jitter::later;
 use repeated::LastRefusal;
 
 pub use repeated::RefusalCache;
@@ -53,6 +55,8 @@ struct LimitHeaders {
     banned: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
     body: Option<(HeaderValue, Bytes)>,
+    /// In percent of the wait.
+    retry_jitter: u64,
     max_in_flight: Option<u64>,
     /// The policies of each set of rates, composed when the set is first used.
     profiles: Box<[OnceLock<Policies>]>,
@@ -110,18 +114,38 @@ impl RateLimitHeaders {
         }
     }
 
+    /// `random` gives any number, from which the jitter of Retry-After comes.
     pub fn reject(
         self: &Arc<Self>,
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
+        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if !cache.has(self, outcomes, now) {
             cache.0 = self.refusal(outcomes, now).map(Box::new);
         }
-        match &cache.0 {
-            Some(refusal) => refusal.response.clone(),
-            None => problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request."),
+        let Some(refusal) = &cache.0 else {
+            return problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request.");
+        };
+        let mut response = refusal.response.clone();
+        if let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?))) {
+            self.spread(response.headers_mut(), place, until, now, random);
+        }
+        response
+    }
+
+    /// Adds the jitter of the limit at `place` to Retry-After, if that is there. The cached response has the exact time,
+    /// because a proxy sends the requests of many clients on one connection.
+    fn spread(&self, headers: &mut HeaderMap, place: usize, until: Time, now: Time, random: impl FnOnce() -> u64) {
+        let percent = self.limits.get(place).map_or(0, |limit_headers| limit_headers.retry_jitter);
+        if percent == 0 || !headers.contains_key(RETRY_AFTER) {
+            return;
+        }
+        let later = later(now, until, percent, random());
+        headers.insert(RETRY_AFTER, digits(seconds(now, later)));
+        if headers.contains_key(RETRY_AFTER_MS) {
+            headers.insert(RETRY_AFTER_MS, digits(millis(now, later)));
         }
     }
 
@@ -133,13 +157,15 @@ impl RateLimitHeaders {
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
+        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if outcomes.iter().any(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. })) {
-            return self.reject(outcomes, now, cache);
+            return self.reject(outcomes, now, cache, random);
         }
         let (status, mut response) = self.ban(place);
         if status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(RETRY_AFTER, digits(seconds(now, until)));
+            self.spread(response.headers_mut(), place, until, now, random);
         }
         response
     }
@@ -340,6 +366,7 @@ impl LimitHeaders {
             banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),
             body: (!limit.body.is_empty())
                 .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
+            retry_jitter: limit.retry_jitter,
             max_in_flight: limit.max_in_flight,
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
@@ -389,6 +416,7 @@ mod tests {
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),
             content_type: HeaderValue::from_static("text/plain"),
+            retry_jitter: 0,
         }
     }
 
@@ -534,7 +562,7 @@ mod tests {
             let limits = &of_provider(style)[unit..];
             let (told, compiled) = (rate_limit_headers(limits), compiled(limits));
             let refusing = outcomes(&compiled, &[verdict(false, 0, 2, 12_000_001)]);
-            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default());
+            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
             let others = [told.too_costly(0, "7", 5), told.blocked(0), told.keyless(0), told.unknown()];
             let wait = [RETRY_AFTER, RETRY_AFTER_MS].map(|name| rejected.headers().get(name).cloned());
             let errors = [rejected].into_iter().chain(others).map(|response| {
@@ -572,7 +600,7 @@ mod tests {
         let limits = [config::Limit { body: "slow".to_owned(), ..tokens }];
         let compiled = compiled(&limits);
         let refusing = outcomes(&compiled, &[verdict(false, 0, 0, 1)]);
-        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default());
+        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain");
         assert_eq!(response.into_body(), LocalBody::Fixed("slow".into()));
     }
@@ -590,7 +618,7 @@ mod tests {
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
         let (rate_limit_headers, compiled) = (rate_limit_headers(&limits), compiled(&limits));
         let outcomes = outcomes(&compiled, &[verdict(false, 1, 0, 12_000_001)]);
-        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default());
+        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default(), || 0);
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "13");
         assert_eq!(response.headers()["content-type"], "application/problem+json");
@@ -609,8 +637,8 @@ mod tests {
         let with_millis = rate_limit_headers(&of_provider(HeaderStyle::OpenAi)[1..]);
         let mut cache = RefusalCache::default();
         let mut check = |rate_limit_headers: &Arc<RateLimitHeaders>, now: Time, outcomes: &[LimitOutcome<'_>]| {
-            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default());
-            let response = rate_limit_headers.reject(outcomes, now, &mut cache);
+            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default(), || 0);
+            let response = rate_limit_headers.reject(outcomes, now, &mut cache, || 0);
             assert_eq!((response.status(), response.headers()), (fresh.status(), fresh.headers()));
         };
         for (micros, rate, wait, route) in

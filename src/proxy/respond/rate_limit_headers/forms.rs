@@ -10,7 +10,7 @@ use crate::config::HeaderStyle;
 /// When to try again, in milliseconds. OpenAI's clients prefer it to Retry-After.
 pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const MILLISECOND: u64 = 1000;
-const SECOND: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedUnit {
