@@ -156,6 +156,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     listeners.apply(plan);
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
+    shared.name_partitions()?;
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);

@@ -227,7 +227,7 @@ tables! {
         /// Makes `Retry-After` later by a random part of up to this share of the wait, so that clients come back spread out.
         retry_jitter: u64 = percent() => "10%";
         /// Which headers report the limit: `"draft"` sends `RateLimit` and `RateLimit-Policy` of
-        /// draft-ietf-httpapi-ratelimit-headers-10, `"github"` X-RateLimit-*, `"both"` all of these, `"none"` none;
+        /// draft-ietf-httpapi-ratelimit-headers-11, `"github"` X-RateLimit-*, `"both"` all of these, `"none"` none;
         /// `"openai"` and `"anthropic"` send those of the provider, whose client libraries obey them.
         headers: HeaderStyle = words(&[
             ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),

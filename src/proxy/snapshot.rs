@@ -211,7 +211,7 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
-            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told));
+            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told, shared.partition_secret(config)));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),

@@ -121,6 +121,7 @@ mod overflow;
 mod overload;
 mod packaging;
 mod panics;
+mod partition_keys;
 mod probes;
 mod provider_clients;
 mod proxy;

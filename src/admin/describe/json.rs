@@ -109,6 +109,7 @@ fn server(server: &Server) -> Value {
             "max_streams": server.http2.max_streams,
             "max_header_list": units::spelled_size(server.http2.max_header_list.into()),
         },
+        "partition_secret": server.partition_secret.map(|_| SECRET),
         "shed": server.shed.as_ref().map(shed),
     })
 }

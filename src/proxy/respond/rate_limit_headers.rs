@@ -1,6 +1,6 @@
 //! Tells clients about limits: the headers of every limited response, and the response to a refused request.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the other forms are those of GitHub,
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11; the other forms are those of GitHub,
 //! OpenAI and Anthropic. All policies are listed, but each form has only one state: that of the policy with the least
 //! remaining, or of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
@@ -22,7 +22,8 @@ use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_all, with_body};
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
-use crate::config::{self, Cost, HeaderStyle};
+use crate::base::partition::PartitionSecret;
+use crate::config::{self, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
 use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, millis, seconds};
 use jitter::later;
@@ -40,6 +41,8 @@ pub struct RateLimitHeaders {
     limits: Vec<LimitHeaders>,
     /// The forms of headers of these limits, besides those of the draft.
     forms: Vec<&'static Form>,
+    /// `None` if no partition keys are sent.
+    partition_secret: Option<PartitionSecret>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,18 +67,23 @@ struct LimitHeaders {
 
 impl RateLimitHeaders {
     /// Takes the limits in the order of the route, each with the number of its sets of rates.
-    pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
-        Self::of(limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect())
+    pub fn new<'a>(
+        limits: impl IntoIterator<Item = (&'a config::Limit, usize)>,
+        partition_secret: Option<PartitionSecret>,
+    ) -> Self {
+        let limits = limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles));
+        Self::of(limits.collect(), partition_secret)
     }
 
     /// Takes limits of several routes, each with its place on its route.
-    pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)>) -> Self {
-        Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect())
+    pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)> + Clone) -> Self {
+        let secret = limits.clone().into_iter().find_map(|(all, _)| all.partition_secret);
+        Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect(), secret)
     }
 
-    fn of(limits: Vec<LimitHeaders>) -> Self {
+    fn of(limits: Vec<LimitHeaders>, partition_secret: Option<PartitionSecret>) -> Self {
         let forms = FORMS.iter().filter(|form| limits.iter().any(|limit| form.is_of(limit.style))).collect();
-        Self { limits, forms }
+        Self { limits, forms, partition_secret }
     }
 
     /// The headers that tell clients about limits, and when to try again, including those of providers if limits have them.
@@ -281,7 +289,10 @@ impl RateLimitHeaders {
     /// The policies of the rates that apply, composed at their first use.
     fn policies<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policies> {
         let limit_headers = self.limits.get(outcome.place)?;
-        let compose = || Policies::new(outcome.limit, limit_headers.max_in_flight, limit_headers.status);
+        let compose = || {
+            let LimitHeaders { max_in_flight, status, unit, .. } = *limit_headers;
+            Policies::new(outcome.limit, unit.of_draft(), max_in_flight, status)
+        };
         match outcome.profile {
             RateSet::Listed(number) => Some(limit_headers.profiles.get(number)?.get_or_init(compose)),
             // These rates belong to one configuration of the limit, so nothing else about the limit changes during their use.
@@ -304,20 +315,12 @@ impl RateLimitHeaders {
         }
         let draft = self.binding(outcomes, |limit_headers, _| limit_headers.has_draft());
         if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
-            // A structured integer is written as its digits, so the numbers are appended to the text that never changes.
-            let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
-            let remaining = left.format(remaining);
-            let (between, seconds) = match outcome.until() {
-                Some(until) => {
-                    let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
-                    (";t=", digits.format(if at_once { 0 } else { seconds(now, until) }))
-                }
-                None => ("", ""),
-            };
-            let length = policy.state.len() + remaining.len() + between.len() + seconds.len();
-            // Exact, so the text becomes a header value without another copy.
-            let mut line = String::with_capacity(length);
-            [&*policy.state, remaining, between, seconds].iter().for_each(|part| line.push_str(part));
+            let wait = outcome.until().map(|until| {
+                let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
+                if at_once { 0 } else { seconds(now, until) }
+            });
+            let partition = self.partition_secret.zip(outcome.partition);
+            let line = policy.state(remaining, wait, partition.map(|(secret, key)| secret.partition_key(key)));
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
                 headers.insert(LIMIT, line);
             }
@@ -360,7 +363,7 @@ impl LimitHeaders {
         Self {
             name: limit.name.clone(),
             style: if told { limit.headers } else { HeaderStyle::None },
-            unit: if matches!(limit.cost, Cost::Tokens(_)) { CountedUnit::Tokens } else { CountedUnit::Requests },
+            unit: CountedUnit::of(&limit.cost),
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),
@@ -391,7 +394,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Key, Missing, OnLimit, Source, TokenCost};
+    use crate::config::{Cost, Key, Missing, OnLimit, Source, TokenCost};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
@@ -421,7 +424,7 @@ mod tests {
     }
 
     fn rate_limit_headers(limits: &[config::Limit]) -> Arc<RateLimitHeaders> {
-        Arc::new(RateLimitHeaders::new(limits.iter().map(|limit| (limit, 1))))
+        Arc::new(RateLimitHeaders::new(limits.iter().map(|limit| (limit, 1)), None))
     }
 
     fn compiled(limits: &[config::Limit]) -> Vec<Limit> {
@@ -439,6 +442,7 @@ mod tests {
                 place,
                 profile: RateSet::Listed(0),
                 limit,
+                partition: None,
                 need: 1,
                 verdict: *verdict,
                 as_of: NOW,

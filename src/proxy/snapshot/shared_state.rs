@@ -1,6 +1,7 @@
 //! What outlives a reload: the counters of routes, limits and upstreams, and the connections in their pools.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,8 @@ use parking_lot::Mutex;
 use super::Snapshot;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
+use crate::base::partition::PartitionSecret;
+use crate::config::{Config, Store};
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
@@ -40,6 +43,8 @@ pub struct SharedState {
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) strikes: Arc<Strikes>,
+    /// This process's own; not set if no responses are sent.
+    partition_secret: OnceLock<PartitionSecret>,
 }
 
 impl SharedState {
@@ -62,7 +67,25 @@ impl SharedState {
             concurrency: Arc::default(),
             wait_queues: Arc::default(),
             strikes: Arc::default(),
+            partition_secret: OnceLock::new(),
         }
+    }
+
+    /// Lets responses have partition keys of this process, which stay the same until it ends.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn name_partitions(&self) -> io::Result<()> {
+        let secret = PartitionSecret::random()?;
+        self.partition_secret.get_or_init(|| secret);
+        Ok(())
+    }
+
+    /// The secret of partition keys. Without a common one, a gateway with a shared store has none: to clients, its counters
+    /// would look like others than those of the next gateway.
+    pub(super) fn partition_secret(&self, config: &Config) -> Option<PartitionSecret> {
+        let own = || self.partition_secret.get().filter(|_| matches!(config.store, Store::Memory { .. })).copied();
+        config.server.partition_secret.or_else(own)
     }
 
     pub fn held(&self) -> usize {

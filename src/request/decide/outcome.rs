@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::rate_selector::RateSet;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
 use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
 use crate::store::{Ask, Pooled, RefusedAsk, Reply};
@@ -20,6 +21,8 @@ pub struct LimitOutcome<'a> {
     pub profile: RateSet<'a>,
     /// The rates of `profile`.
     pub limit: &'a Limit,
+    /// The key that is counted; `None` if it is no client's own.
+    pub partition: Option<Fingerprint>,
     /// How much room the request needs, 1 or more: its cost, as far as known.
     pub need: u64,
     pub verdict: LimitVerdict,
@@ -187,8 +190,8 @@ impl<'a> DecisionState<'a> {
             if (route_limit.on_limit.is_told() || is_banned(place))
                 && let Some((need, verdict)) = self.shown_verdict(input, at, decision, &reply, &refusals)
             {
-                let profile = self.profiles[at];
-                self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
+                let (profile, partition) = (self.profiles[at], route_limit.key.partition(key));
+                self.outcomes.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
             }
         }
         self.pooled.append(&mut reply.pooled);
