@@ -306,8 +306,11 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
         (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
     });
+    // Proxies may send any rates for the limits of descriptors.
+    let of_descriptors = new.served.iter().skip(new.resolver.rules.len()).flat_map(|rule| &rule.limits);
+    let of_descriptors = of_descriptors.map(|limit| limit.metrics.name.clone());
     LimitChanges {
-        with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
+        with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit_name().to_owned())).collect(),
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.in_store()).cloned().collect(),
         replaced: replaced.flatten().collect(),
     }

@@ -115,10 +115,10 @@ fn server(server: &Server) -> Value {
 }
 
 fn decisions(config: &Config, decisions: &Decisions) -> Value {
-    let rule = |DescriptorRule { domain, entries, reports, route }: &DescriptorRule| {
+    let rule = |DescriptorRule { domain, entries, reports, quota_mode, route }: &DescriptorRule| {
         let entries = named(entries.iter().map(|(key, Wildcard(value))| (key, json!(value))));
         let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
-        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports })
+        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports, "quota_mode": quota_mode })
     };
     json!({
         "listen": decisions.listen.to_string(),

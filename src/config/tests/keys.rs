@@ -32,6 +32,7 @@ domain = "edge"
 entries = { remote_address = "*" }
 limits = []
 reports = true
+quota_mode = true
 [log]
 access_file = "access.log"
 access_format = "combined"

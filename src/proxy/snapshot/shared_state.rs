@@ -43,8 +43,8 @@ pub struct SharedState {
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) strikes: Arc<Strikes>,
-    /// This process's own; not set if no responses are sent.
-    partition_secret: OnceLock<PartitionSecret>,
+    /// This process's own; `None` if it sends no responses.
+    partition_secret: Option<PartitionSecret>,
 }
 
 impl SharedState {
@@ -67,7 +67,7 @@ impl SharedState {
             concurrency: Arc::default(),
             wait_queues: Arc::default(),
             strikes: Arc::default(),
-            partition_secret: OnceLock::new(),
+            partition_secret: None,
         }
     }
 
@@ -75,16 +75,14 @@ impl SharedState {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn name_partitions(&self) -> io::Result<()> {
-        let secret = PartitionSecret::random()?;
-        self.partition_secret.get_or_init(|| secret);
-        Ok(())
+    pub fn with_partitions(self) -> io::Result<Self> {
+        Ok(Self { partition_secret: Some(PartitionSecret::random()?), ..self })
     }
 
     /// The secret of partition keys. Without a common one, a gateway with a shared store has none: to clients, its counters
     /// would look like others than those of the next gateway.
     pub(super) fn partition_secret(&self, config: &Config) -> Option<PartitionSecret> {
-        let own = || self.partition_secret.get().filter(|_| matches!(config.store, Store::Memory { .. })).copied();
+        let own = || self.partition_secret.filter(|_| matches!(config.store, Store::Memory { .. }));
         config.server.partition_secret.or_else(own)
     }
 

@@ -166,7 +166,9 @@ impl<'a> DecisionState<'a> {
             {
                 counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
             }
-            let has_no_room = own.is_some_and(|verdict| !verdict.admitted);
+            let telling = input.telling(place);
+            let gives_back = telling.is_some_and(|descriptor| descriptor.gives_back);
+            let has_no_room = own.is_some_and(|verdict| !verdict.admitted) && !gives_back;
             let is_refused = refusals.iter().any(|refusal| refusal.place == place);
             let is_over = is_refused
                 || pooled.is_some_and(|pooled| !pooled.verdict.admitted)
@@ -187,11 +189,20 @@ impl<'a> DecisionState<'a> {
                 counters.admitted.one();
             }
             route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
-            if (route_limit.on_limit.is_told() || is_banned(place))
-                && let Some((need, verdict)) = self.shown_verdict(input, at, decision, &reply, &refusals)
-            {
+            let is_told = route_limit.on_limit.is_told() || is_banned(place);
+            let shown = match own.filter(|_| telling.is_some()) {
+                // There is room for what gives back.
+                Some(own) => {
+                    let verdict = Verdict { admitted: own.admitted || gives_back, ..own };
+                    Some((self.asks[at].need, LimitVerdict::Rates(verdict)))
+                }
+                None if is_told => self.shown_verdict(input, at, decision, &reply, &refusals),
+                None => None,
+            };
+            if let Some((need, verdict)) = shown {
                 let (profile, partition) = (self.profiles[at], route_limit.key.partition(key));
-                self.outcomes.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
+                let list = if is_told { &mut self.outcomes } else { &mut self.told };
+                list.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
             }
         }
         self.pooled.append(&mut reply.pooled);

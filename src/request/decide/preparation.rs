@@ -180,6 +180,9 @@ impl<'a> DecisionState<'a> {
         if let Some(used) = input.reported(place) {
             self.reservations.owe(&ask, used);
         }
+        if let Some(given) = input.telling(place).filter(|descriptor| descriptor.gives_back) {
+            self.reservations.owe_back(&ask, given.hits);
+        }
         self.profiles.push(profile);
         ControlFlow::Continue(())
     }

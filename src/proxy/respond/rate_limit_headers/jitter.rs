@@ -12,7 +12,7 @@ pub(super) fn later(now: Time, until: Time, percent: u64, random: u64) -> Time {
     let share = u64::try_from(u128::from(wait) * u128::from(percent) / 100).unwrap_or(u64::MAX);
     let latest = seconds(now, until).saturating_add(share / SECOND).saturating_mul(SECOND);
     let most = share.min(latest.saturating_sub(wait));
-    let chosen = u128::from(random) * (u128::from(most) + 1) >> 64;
+    let chosen = (u128::from(random) * (u128::from(most) + 1)) >> 64;
     until.after_micros(u64::try_from(chosen).unwrap_or(most))
 }
 
