@@ -14,6 +14,7 @@ pub mod json;
 pub mod jwt;
 pub mod letter_case;
 pub mod metrics;
+pub mod partition;
 pub mod percent;
 pub mod printable;
 pub mod random;

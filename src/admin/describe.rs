@@ -115,10 +115,11 @@ impl Display for Description<'_> {
         if !descriptors.is_empty() {
             writeln!(f, "\ndescriptors, in the order they are compared")?;
         }
-        for DescriptorRule { domain, entries, reports, route } in descriptors {
+        for DescriptorRule { domain, entries, reports, quota_mode, route } in descriptors {
             let entries = entries.iter().map(|(key, Wildcard(value))| format!("{key} = {value:?}"));
             let reports = if *reports { ", reports of what has been used" } else { "" };
-            writeln!(f, "  {domain}: {{ {} }}{reports}", entries.collect::<Vec<_>>().join(", "))?;
+            let quota = if *quota_mode { ", over the limit is only told" } else { "" };
+            writeln!(f, "  {domain}: {{ {} }}{reports}{quota}", entries.collect::<Vec<_>>().join(", "))?;
             writeln!(f, "    {}", limits(route))?;
         }
         if !config.jwts.is_empty() {

@@ -172,13 +172,7 @@ fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
 
 /// Messages never show the secret.
 fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
-    let secret = secret::read(field, "secret of challenges")?;
-    if secret.chars().count() >= secret::SHORTEST {
-        return Some(ChallengeSecret::new(&secret));
-    }
-    let message = format!("the secret has fewer than {} characters", secret::SHORTEST);
-    field.report(message, "make one that nobody can guess: openssl rand -hex 32");
-    None
+    secret::unguessable(field, "secret of challenges").map(|secret| ChallengeSecret::new(&secret))
 }
 
 fn agreement(field: &Field<'_>) -> bool {

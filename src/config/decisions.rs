@@ -32,6 +32,8 @@ pub struct DescriptorRule {
     pub entries: Vec<(String, Wildcard)>,
     /// Whether calls report usage instead of asking for it.
     pub reports: bool,
+    /// Whether over the limit is only told.
+    pub quota_mode: bool,
     /// Holds the limits. No request matches this route by its path.
     pub route: Route,
 }
@@ -48,6 +50,7 @@ pub(super) struct DescriptorDraft<'a> {
     pub(super) entries: Option<Vec<(String, Wildcard)>>,
     pub(super) limits: Vec<Name<'a>>,
     pub(super) reports: bool,
+    pub(super) quota_mode: bool,
 }
 
 tables! {
@@ -78,6 +81,9 @@ tables! {
         /// Treats calls as reports of what was used, as AI gateways send them after the response: charges `hits_addend` in
         /// full, even past the rate, and answers `OK` unless the limit was used up before.
         reports: bool = flag(), false;
+        /// Lets calls pass that are over these limits: the status of the descriptor says `OVER_LIMIT`, and the call is `OK`
+        /// unless others refuse it.
+        quota_mode: bool = flag(), false;
     }
 }
 
@@ -111,7 +117,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let entries =
         section.required(&descriptor::entries, "add the entries to match: entries = { remote_address = \"*\" }");
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
-    let reports = section.read(&descriptor::reports);
+    let (reports, quota_mode) = (section.read(&descriptor::reports), section.read(&descriptor::quota_mode));
     section.close();
     let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
     DescriptorDraft {
@@ -119,6 +125,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
         entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
         limits: limits.map(|field| limit_names(&field, &descriptor::limits)).unwrap_or_default(),
         reports,
+        quota_mode,
     }
 }
 

@@ -59,6 +59,14 @@ pub(super) const fn fraction() -> Kind<f64> {
     kind(Shape::Decimal(1), |field, _| field.fraction())
 }
 
+/// A whole number of percent: `"10%"`.
+pub(super) const fn percent() -> Kind<u64> {
+    kind(Shape::Pattern("^(100|[1-9]?[0-9])%$"), |field, _| {
+        let help = field.number().map_or(PERCENT.to_owned(), |number| format!("write \"{number}%\": {PERCENT}"));
+        texts(field, "a percentage", help)?.parse(percentage)
+    })
+}
+
 /// The cost of a token.
 pub(super) const fn weight() -> Kind<Weight> {
     kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
@@ -135,6 +143,7 @@ pub(super) const fn body_size() -> Kind<u64> {
 }
 
 const LARGEST_BODY: u64 = 1 << 50;
+const PERCENT: &str = "a percentage is a string from \"0%\" to \"100%\", like \"10%\"";
 const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
 const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
 
@@ -161,6 +170,19 @@ fn size_field<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Field<'a>> {
 
 fn unless_zero(wrong: Wrong) -> Wrong {
     Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
+}
+
+fn percentage(text: &str) -> Result<u64, Wrong> {
+    let number = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let value: u64 = number.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
+        let help = match text.trim().parse::<u64>() {
+            Ok(number) => format!("did you mean \"{number}%\"? {PERCENT}"),
+            Err(_) => PERCENT.to_owned(),
+        };
+        Wrong::new(format!("{} is not a percentage", quoted(text)), help)
+    })?;
+    let wrong = || Wrong::new(format!("{} is out of range", quoted(text)), "allowed: 0% to 100%");
+    Some(value).filter(|value| *value <= 100).ok_or_else(wrong)
 }
 
 fn duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {

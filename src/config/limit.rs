@@ -18,7 +18,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode};
 
 use super::key::{KEY_SHAPE, Key, Missing, Source};
-use super::kinds::{flag, number, shaped, text, wait, words};
+use super::kinds::{flag, number, percent, shaped, text, wait, words};
 use super::known_keys::KnownKeys;
 use super::overrides::{Allowance, Overrides};
 use super::read::{Shape, tables};
@@ -74,6 +74,8 @@ pub struct Limit {
     /// The body of a rejection or of a silent answer. For a rejection, empty means a problem document.
     pub body: String,
     pub content_type: HeaderValue,
+    /// How much later than there is room clients are told to try again at most, in percent of the wait.
+    pub retry_jitter: u64,
 }
 
 impl Limit {
@@ -106,6 +108,11 @@ impl Limit {
 
     pub fn tells_clients_apart(&self) -> bool {
         self.key.parts.iter().flatten().any(Source::identifies_clients)
+    }
+
+    /// How much later clients are told to come back; `None` if they are told the exact time.
+    pub fn jitter_in_words(&self) -> Option<String> {
+        (self.retry_jitter > 0).then(|| format!("Retry-After is later by up to {} % of the wait", self.retry_jitter))
     }
 
     /// The part of these rates that this gateway enforces. The rates are those of the limit, a tier, an override or a source
@@ -217,8 +224,10 @@ tables! {
         body: () = text(), "" => "slow down\n";
         /// The type of `body`. By default `application/json` if that is a JSON object or array, otherwise plain text.
         content_type: () = text() => "text/html";
+        /// Makes `Retry-After` later by a random part of up to this share of the wait, so that clients come back spread out.
+        retry_jitter: u64 = percent() => "10%";
         /// Which headers report the limit: `"draft"` sends `RateLimit` and `RateLimit-Policy` of
-        /// draft-ietf-httpapi-ratelimit-headers-10, `"github"` X-RateLimit-*, `"both"` all of these, `"none"` none;
+        /// draft-ietf-httpapi-ratelimit-headers-11, `"github"` X-RateLimit-*, `"both"` all of these, `"none"` none;
         /// `"openai"` and `"anthropic"` send those of the provider, whose client libraries obey them.
         headers: HeaderStyle = words(&[
             ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),

@@ -47,6 +47,17 @@ pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     }
 }
 
+/// Like [`read`], for a secret that nobody must guess. `of` says whose secret it is.
+pub(super) fn unguessable(field: &Field<'_>, of: &str) -> Option<String> {
+    let secret = read(field, of)?;
+    if secret.chars().count() >= SHORTEST {
+        return Some(secret);
+    }
+    let message = format!("the secret has fewer than {SHORTEST} characters");
+    field.report(message, "make one that nobody can guess: openssl rand -hex 32");
+    None
+}
+
 /// The value of a header, which the field has or names. The value is marked as sensitive.
 pub(super) fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
     let text = read(field, "value of the header")?;

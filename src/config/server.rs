@@ -11,12 +11,13 @@ use ipnet::IpNet;
 
 use super::acme::{self, Challenge};
 use super::kinds::{
-    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, wait, wait_or_none, words,
+    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, wait_or_none, words,
 };
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, tables};
 use super::tls::{self, Tls};
-use super::values;
+use super::{secret, values};
+use crate::base::partition::PartitionSecret;
 
 pub use listen::{Listener, MaxConnections};
 
@@ -61,6 +62,8 @@ pub struct Server {
     /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
     pub paths: PathRules,
+    /// `None` if gateways have none in common.
+    pub partition_secret: Option<PartitionSecret>,
     /// `None` if requests are never shed.
     pub shed: Option<Shed>,
 }
@@ -182,6 +185,10 @@ tables! {
         escaped_slashes: EscapedSlashes = words(&[
             ("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode),
         ]), "reject";
+        /// The secret from which the partition keys (`pk`) in `RateLimit` are made: at least 16 characters, or `env:NAME` or
+        /// `file:PATH`. With one secret, all gateways name a counter alike, also after a restart (docs/limits.md). Without
+        /// it, each process makes its own, and gateways with a shared store send no partition keys.
+        partition_secret: () = text() => "env:PARTITION_SECRET";
         /// TLS for clients; without this table, listeners speak plain HTTP.
         tls: () = shaped(Shape::Table(&tls::keys::TABLE));
         /// HTTP/2, which is always on: with TLS by ALPN, without TLS by prior knowledge.
@@ -262,6 +269,10 @@ pub(super) fn read(
             matching: section.read(&keys::path_matching),
             escaped_slashes: section.read(&keys::escaped_slashes),
         },
+        partition_secret: section
+            .field(&keys::partition_secret)
+            .and_then(|field| secret::unguessable(&field, "secret of partition keys"))
+            .map(|secret| PartitionSecret::new(&secret)),
         shed: section.table(&keys::shed).map(shed),
     };
     http2.close();

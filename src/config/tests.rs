@@ -209,6 +209,7 @@ fn defaults_are_put_in() {
         inspect_memory: 64 << 20,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
+        partition_secret: None,
         shed: None,
         paths: PathRules::default(),
     };

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::Limit;
 use super::cell::Cell;
-use super::counting::GivenBack;
+use super::counting::{Buckets, GivenBack};
+use super::log::AdmissionLog;
 use super::rate::Rate;
 use super::state::State;
 use crate::base::clock::Time;
@@ -38,6 +39,16 @@ impl Reservation {
         Self { cost: self.cost, marks, lag: self.lag, carried }
     }
 
+    /// Stands for `cost` of what is counted when it is given back, whoever was charged for it.
+    pub fn of_any(cost: u64) -> Self {
+        Self { cost, ..Self::default() }
+    }
+
+    /// Whether it names no place, because it is one of [`Self::of_any`].
+    pub fn is_of_any(&self) -> bool {
+        self.cost > 0 && self.marks.is_empty()
+    }
+
     /// How much of the sum of the rate at `place` is of this reservation; `None` if no sum was carried over.
     fn carried(&self, place: usize) -> Option<u64> {
         self.carried.get(place).copied().flatten()
@@ -45,13 +56,56 @@ impl Reservation {
 
     /// How much the rate at `place` returns if `cost` is given back. The part that was not carried over is given back first,
     /// because it is unknown which part of the cost it was.
-    fn returnable(&self, place: usize, cost: u64) -> u64 {
+    pub(crate) fn returnable(&self, place: usize, cost: u64) -> u64 {
         cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
 
     /// The cost that was charged.
     pub fn cost(&self) -> u64 {
         self.cost
+    }
+}
+
+impl Limit {
+    /// Where up to `cost` of what the cell counts can be given back, the newest first: each rate has its own places, so it
+    /// never gives back more than it counts. Only the first reservation is about rates whose state is kept as a whole. The
+    /// cell must be advanced to `now`.
+    pub fn newest_charges(&self, cell: &Cell, now: Time, cost: u64) -> Vec<Reservation> {
+        let places: Vec<_> = cell.rated(&self.rates).map(|(_, state)| newest_places(cell, state, now, cost)).collect();
+        let most = places.iter().map(SmallVec::len).max().unwrap_or(0);
+        let nth = |nth: usize| {
+            let of_rates = places.iter().map(|places| places.get(nth).copied().unwrap_or_default());
+            let (marks, carried) = of_rates.map(|(mark, part)| (mark, Some(part))).unzip();
+            Reservation { cost, marks, lag: 0, carried }
+        };
+        (0..most).map(nth).collect()
+    }
+}
+
+/// Places of what the state counts, up to `cost` in all: marks, and how much is there.
+fn newest_places(cell: &Cell, state: &State, now: Time, cost: u64) -> SmallVec<[(u64, u64); 2]> {
+    let mut left = cost;
+    match (state, state.buckets().map(Buckets::counters)) {
+        (_, Some((newest, counts))) => (0..)
+            .zip(counts)
+            .map(|(age, count)| {
+                let part = left.min(*count);
+                left -= part;
+                (newest.saturating_sub(age), part)
+            })
+            .filter(|(_, part)| *part > 0)
+            .collect(),
+        (State::SlidingLog(_), None) => {
+            let entries = || cell.log().into_iter().flat_map(AdmissionLog::iter);
+            let mut later: u64 = entries().map(|(_, count)| count).sum();
+            // The newest entries that have so much begin with this one.
+            let first = entries().find(|(_, count)| {
+                later -= count;
+                later < cost
+            });
+            first.map(|(time, _)| (time, cost)).into_iter().collect()
+        }
+        (_, None) => SmallVec::from_iter([(state.read(|state| state.mark(now)), cost)]),
     }
 }
 

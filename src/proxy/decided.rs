@@ -209,7 +209,7 @@ pub(super) fn begin_metering(
     }
 }
 
-/// The response to a request that its limits do not admit. `now` is when they were asked.
+/// The response to a request that its limits do not admit. `now` is when they were asked. `random` gives any number.
 pub fn refuse(
     route: &CompiledRoute,
     decision: Decision,
@@ -217,10 +217,11 @@ pub fn refuse(
     attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
+    random: impl FnOnce() -> u64,
 ) -> LocalResponse {
     let (told, now) = (&route.rate_limit_headers, state.now(now));
     let answer = match decision {
-        Decision::Rejected => told.reject(&state.outcomes, now, last),
+        Decision::Rejected => told.reject(&state.outcomes, now, last, random),
         Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
             let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
@@ -229,7 +230,7 @@ pub fn refuse(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
+        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last, random),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     };

@@ -192,7 +192,7 @@ impl<'a> Deciding<'a, '_> {
             };
         }
         let last = &mut connection.refusal_cache.borrow_mut();
-        let answer = refuse(route, decision, state, attributes, now, last);
+        let answer = refuse(route, decision, state, attributes, now, last, || connection.worker.random.bits());
         Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }

@@ -178,6 +178,7 @@ async fn decide(
     let decided = deciding.run(&mut None, &mut quotas, &mut state, record).await;
     // It may have waited for a store or a source of quotas.
     let now = clock::now();
+    state.outcomes.append(&mut state.told);
     let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
             state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);
@@ -203,9 +204,6 @@ fn check(call: &RateLimitRequest) -> Result<(), Rejection> {
     }
     if call.descriptors.len() > MOST_DESCRIPTORS {
         return Err(wrong("There are more than 32 descriptors."));
-    }
-    if call.descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        return Err(wrong("Hits cannot be given back."));
     }
     Ok(())
 }

@@ -211,7 +211,7 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
-            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told));
+            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told, shared.partition_secret(config)));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
@@ -306,8 +306,11 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
         (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
     });
+    // Proxies may send any rates for the limits of descriptors.
+    let of_descriptors = new.served.iter().skip(new.resolver.rules.len()).flat_map(|rule| &rule.limits);
+    let of_descriptors = of_descriptors.map(|limit| limit.metrics.name.clone());
     LimitChanges {
-        with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
+        with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit_name().to_owned())).collect(),
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.in_store()).cloned().collect(),
         replaced: replaced.flatten().collect(),
     }

@@ -19,6 +19,7 @@ use crate::config::{AccessLog, UNLIMITED};
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::snapshot::{Action, CompiledRoute, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
+use crate::request::descriptors::messages::RateLimitOverride;
 
 pub struct WorkerSnapshots {
     worker: usize,
@@ -39,8 +40,21 @@ pub struct WorkerSnapshot {
     combinations: RefCell<LruCache<Combination, Rc<CompiledRoute>, RandomState>>,
 }
 
-/// Limits of descriptors: for each the index of its rule, and its place in the rule.
-pub(super) type Combination = SmallVec<[(usize, usize); 4]>;
+/// The limits that a call asks.
+pub(super) type Combination = SmallVec<[AskedLimit; 4]>;
+
+/// A limit of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AskedLimit {
+    /// The index of its rule.
+    pub rule: usize,
+    /// Its place in the rule.
+    pub at: usize,
+    /// Whether it refuses nothing.
+    pub only_tells: bool,
+    /// The rate that the descriptor names instead.
+    pub sent: Option<RateLimitOverride>,
+}
 
 /// The most combinations that are kept. If a proxy asks in more ways, the least recently used one is compiled again.
 const MOST_COMBINATIONS: usize = 64;
@@ -92,7 +106,7 @@ impl WorkerSnapshot {
         if let Some(compiled) = combinations.get(combination) {
             return Some(compiled.clone());
         }
-        let limits = combination.iter().filter_map(|(rule, at)| Some((self.rule(*rule)?, *at)));
+        let limits = combination.iter().filter_map(|asked| Some((self.rule(asked.rule)?, *asked)));
         let compiled = Rc::new(CompiledRoute::of_descriptors(limits)?);
         combinations.insert(combination.clone(), compiled.clone());
         Some(compiled)
@@ -113,12 +127,14 @@ impl Deref for WorkerSnapshot {
 
 impl CompiledRoute {
     /// Joins the limits of several descriptors as if they were those of one route, so one decision covers all of them. Each is
-    /// given by a compiled rule and a place in it. `None` if there are none.
-    fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, usize)> + Clone) -> Option<Self> {
+    /// given by a compiled rule and what is asked of it. `None` if there are none.
+    fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, AskedLimit)> + Clone) -> Option<Self> {
         let (first, _) = limits.clone().next()?;
-        let headers = limits.clone().map(|(route, at)| (&*route.rate_limit_headers, at));
+        let headers = limits.clone().map(|(route, asked)| (&*route.rate_limit_headers, asked.at));
         let rate_limit_headers = Arc::new(RateLimitHeaders::joined(headers));
-        let limits = limits.enumerate().map(|(place, (route, at))| route.limits[at].of_descriptor(place));
+        let limits = limits.enumerate().map(|(place, (route, AskedLimit { at, only_tells, sent, .. }))| {
+            route.limits[at].of_descriptor(place, only_tells, sent)
+        });
         let limits: Vec<_> = limits.collect();
         let content_type = HeaderValue::from_static("application/grpc");
         Some(Self {

@@ -26,6 +26,8 @@ use tokio::sync::oneshot;
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Missing, OnLimit, Slow};
+use crate::request::descriptors::Descriptor;
+use crate::request::descriptors::messages::RateLimitOverride;
 use crate::request::identify::key_text::written_text;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::quotas::QuotaSource;
@@ -120,6 +122,8 @@ impl Asker {
 pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,
+    /// The outcomes that only the proxy that asks may see, because these limits refuse nothing.
+    pub told: LimitOutcomes<'a>,
     pub asks: Asks<'a>,
     /// The places of the limits that only report, and that the request exceeds.
     pub shadowed: SmallVec<[usize; 2]>,
@@ -189,6 +193,7 @@ impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
         Self {
             outcomes: SmallVec::new(),
+            told: SmallVec::new(),
             asks: Asks::new(),
             shadowed: SmallVec::new(),
             over: SmallVec::new(),
@@ -220,7 +225,11 @@ impl DecisionInput<'_, '_> {
     /// How much room the request needs in the limit at this place, which allows `most` at once, and the first charge.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
         if let Some(descriptor) = self.attributes.descriptors.get(place) {
-            return if descriptor.is_report { (1, 0) } else { (descriptor.hits.max(1), descriptor.hits) };
+            return if descriptor.is_report || descriptor.gives_back {
+                (1, 0)
+            } else {
+                (descriptor.hits.max(1), descriptor.hits)
+            };
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
         (cost, cost)
@@ -233,6 +242,11 @@ impl DecisionInput<'_, '_> {
             .get(place)
             .filter(|descriptor| descriptor.is_report)
             .map(|descriptor| descriptor.hits)
+    }
+
+    /// The descriptor about which the limit at this place is asked, if the limit refuses nothing for it.
+    fn telling(&self, place: usize) -> Option<&Descriptor<'_>> {
+        self.attributes.descriptors.get(place).filter(|descriptor| descriptor.only_tells())
     }
 
     /// How long whoever asks may wait for the answer.
@@ -250,11 +264,13 @@ impl DecisionInput<'_, '_> {
 }
 
 impl RouteLimit {
-    /// This limit with the rates and the key read from the descriptor at this place.
+    /// This limit with the rates and the key read from the descriptor at this place. With `only_tells`, it refuses nothing;
+    /// with `sent`, it has that rate instead of its own.
     #[must_use]
-    pub fn of_descriptor(&self, place: usize) -> Self {
-        let (rates, key) = (self.rates.clone().of_descriptor(place), self.key.clone().of_descriptor(place));
-        Self { rates, key, ..self.clone() }
+    pub fn of_descriptor(&self, place: usize, only_tells: bool, sent: Option<RateLimitOverride>) -> Self {
+        let (rates, key) = (self.rates.of_descriptor(place, sent), self.key.clone().of_descriptor(place));
+        let limit = Self { rates, key, ..self.clone() };
+        if only_tells { Self { on_limit: OnLimit::Shadow, ban: None, slow: None, ..limit } } else { limit }
     }
 
     fn counters(&self, worker: usize) -> &DecisionCounters {

@@ -13,11 +13,20 @@ pub struct Descriptor<'a> {
     pub hits: u64,
     /// Whether `hits` have been used already, so they are charged in any case. Then the limit is asked about room for 1, too.
     pub is_report: bool,
+    /// Whether `hits` are given back, as far as they are counted. Such a descriptor never refuses.
+    pub gives_back: bool,
+    /// Whether its status says that it is over the limit, and the call passes all the same.
+    pub is_quota: bool,
 }
 
 impl<'a> Descriptor<'a> {
     pub fn value(&self, key: &str) -> Option<&'a [u8]> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &*entry.value)
+    }
+
+    /// Whether its limits only tell, and refuse nothing.
+    pub fn only_tells(&self) -> bool {
+        self.gives_back || self.is_quota
     }
 }
 
@@ -29,13 +38,14 @@ struct Rule {
     domain: String,
     entries: Vec<(String, Wildcard)>,
     reports: bool,
+    quota_mode: bool,
 }
 
 impl DescriptorRules {
     pub fn new(rules: &[DescriptorRule]) -> Self {
         let rule = |rule: &DescriptorRule| {
-            let DescriptorRule { domain, entries, reports, .. } = rule.clone();
-            Rule { domain, entries, reports }
+            let DescriptorRule { domain, entries, reports, quota_mode, .. } = rule.clone();
+            Rule { domain, entries, reports, quota_mode }
         };
         Self(rules.iter().map(rule).collect())
     }
@@ -48,9 +58,22 @@ impl DescriptorRules {
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain && rule.entries.iter().all(has))
     }
 
-    /// Whether calls report past use of the limits of this rule.
-    pub fn reports(&self, rule: usize) -> bool {
-        self.0.get(rule).is_some_and(|rule| rule.reports)
+    /// What a descriptor asks for by this rule, or by none.
+    pub fn read<'a>(
+        &self,
+        rule: Option<usize>,
+        call: &RateLimitRequest,
+        descriptor: &'a RateLimitDescriptor,
+    ) -> Descriptor<'a> {
+        let rule = rule.and_then(|rule| self.0.get(rule));
+        let gives_back = descriptor.is_negative_hits;
+        Descriptor {
+            entries: &descriptor.entries,
+            hits: call.hits(descriptor),
+            is_report: !gives_back && rule.is_some_and(|rule| rule.reports),
+            gives_back,
+            is_quota: rule.is_some_and(|rule| rule.quota_mode),
+        }
     }
 
     pub fn of_domain(&self, domain: &[u8]) -> Option<usize> {
@@ -77,7 +100,12 @@ mod tests {
 
     fn rule(domain: &str, entries: &[(&str, &str)]) -> Rule {
         let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), Wildcard((*pattern).to_owned()));
-        Rule { domain: domain.to_owned(), entries: entries.iter().map(entry).collect(), reports: false }
+        Rule {
+            domain: domain.to_owned(),
+            entries: entries.iter().map(entry).collect(),
+            reports: false,
+            quota_mode: false,
+        }
     }
 
     #[test]

@@ -248,6 +248,12 @@ impl KeyExtractor {
         self.shared
     }
 
+    /// The key if it stands for a part of all requests; `None` if all requests, or all without a key, share the counter.
+    pub fn partition(&self, key: Fingerprint) -> Option<Fingerprint> {
+        let is_global = self.parts.iter().flatten().all(|reader| reader.source == Source::Global);
+        (!is_global && key != self.shared).then_some(key)
+    }
+
     /// Whether clients without a key of their own share this `key`: a part lacks what tells clients apart, and no other part
     /// has it.
     pub fn is_of_strangers(&self, key: Fingerprint, attributes: &RequestAttributes<'_>) -> bool {

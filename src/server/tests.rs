@@ -50,6 +50,7 @@ fn server() -> Server {
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(60),
         paths: crate::config::PathRules::default(),
+        partition_secret: None,
         shed: None,
     }
 }

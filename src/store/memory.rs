@@ -175,13 +175,19 @@ impl Memory {
     /// Settles a ticket in its cell. If the request costs less, gives back the rest, unless the cell is gone; if it costs
     /// more, charges the difference even if there is no room. Returns the verdict afterwards.
     fn settle_here(&self, ticket: &Ticket, cost: u64, now: Time) -> Verdict {
-        let Ticket { limit, cell, reservation, .. } = ticket;
+        let Ticket { limit, reservation, .. } = ticket;
         let more = cost.saturating_sub(ticket.cost());
         let ask = Ask { need: 0, ..Ask::new(limit, ticket.key, more) };
         let (shard, key) = self.place(limit, ticket.key);
         let shard = &mut *self.shards[shard].lock();
-        if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| entry.number == *cell) {
-            limit.give_back(&mut entry.cell, now, reservation, ticket.cost().saturating_sub(cost));
+        if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| ticket.is_of(entry.number)) {
+            let given = ticket.cost().saturating_sub(cost);
+            if reservation.is_of_any() {
+                let charges = limit.newest_charges(&entry.cell, now, given);
+                charges.iter().for_each(|charge| limit.give_back(&mut entry.cell, now, charge, given));
+            } else {
+                limit.give_back(&mut entry.cell, now, reservation, given);
+            }
             let grown = entry.measure();
             shard.grow(grown);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Ask, IfAbandoned};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Role;
-use crate::limit::{Limit, Reservation, Verdict};
+use crate::limit::{Limit, Rate, Reservation, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
@@ -35,6 +35,11 @@ impl Ticket {
         self.reservation.cost()
     }
 
+    /// Whether it is about the cell with this number. One that stands for any charge is about whatever cell the key has.
+    pub(super) fn is_of(&self, cell: u32) -> bool {
+        self.cell == cell || self.reservation.is_of_any()
+    }
+
     pub(super) fn set_cost(&mut self, cost: u64) {
         self.reservation.set_cost(cost);
     }
@@ -45,6 +50,13 @@ impl Reserved {
     pub fn nothing(Ask { limit, key, place, .. }: &Ask<'_>) -> Self {
         let ticket = Ticket { limit: (*limit).clone(), key: *key, cell: 0, reservation: Reservation::default() };
         Self { place: *place, ticket, requested: (*limit).clone(), refunded: None }
+    }
+
+    /// So many hits of a key, whoever was charged for them: settling it at 0 gives back as many as are counted.
+    pub fn of_any(ask: &Ask<'_>, hits: u64) -> Self {
+        let mut any = Self::nothing(ask);
+        any.ticket.reservation = Reservation::of_any(hits);
+        any
     }
 
     pub fn place(&self) -> usize {
@@ -69,7 +81,8 @@ impl Reserved {
 
     /// The verdict on the request if it costs `cost`; `verdict` is the one at its admission.
     pub(super) fn settled_verdict(&self, cost: u64, verdict: Verdict) -> Verdict {
-        let remaining = verdict.remaining.saturating_add(self.cost()).saturating_sub(cost);
+        let most = self.requested.rates().get(verdict.rate).map_or(u64::MAX, Rate::capacity);
+        let remaining = verdict.remaining.saturating_add(self.cost()).saturating_sub(cost).min(most);
         match self.refunded {
             _ if cost == self.cost() => verdict,
             Some(refunded) if cost == 0 && refunded.remaining <= remaining => refunded,

@@ -23,7 +23,8 @@ fn number(response: &Response, header: &str) -> u64 {
 }
 
 fn seconds(response: &Response) -> u64 {
-    response.headers.must("ratelimit").rsplit(";t=").next().unwrap().parse().unwrap()
+    let after = response.headers.must("ratelimit").rsplit(";t=").next().unwrap();
+    after.split(';').next().unwrap().parse().unwrap()
 }
 
 fn statuses(client: &mut Client, request: &str, count: usize) -> Vec<u16> {

@@ -23,7 +23,8 @@ fn members(response: &Response, header: &str) -> Vec<(String, Vec<(String, i64)>
         let ListEntry::Item(item) = entry else { panic!("{header}: {field}: an inner list") };
         let BareItem::String(name) = &item.bare_item else { panic!("{header}: {field}: a name that is no string") };
         let integer = |value: &BareItem| i64::from(value.as_integer().unwrap());
-        let parameters = item.params.iter().map(|(key, value)| (key.as_str().to_owned(), integer(value)));
+        let numbers = item.params.iter().filter(|(key, _)| key.as_str() != "pk");
+        let parameters = numbers.map(|(key, value)| (key.as_str().to_owned(), integer(value)));
         (name.as_str().to_owned(), parameters.collect())
     };
     list.iter().map(member).collect()
@@ -194,7 +195,7 @@ import http_sfv
 for line in sys.stdin.buffer.read().splitlines():
     fields = http_sfv.List()
     fields.parse(line)
-    print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields]))
+    print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields], default=bytes.hex))
 ";
 
 fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
@@ -256,6 +257,8 @@ respond = { status = 200 }
     ]);
     assert_eq!(parsed[0], policies);
     // Six more may be in flight, and seven more may come this month.
-    assert_eq!(parsed[1], serde_json::json!([["str", "flights", {"r": 6}]]));
+    let pk = parsed[1][0][2]["pk"].as_str().unwrap();
+    assert!(pk.len() == 18 && pk.bytes().all(|digit| digit.is_ascii_hexdigit()), "nine bytes: {pk}");
+    assert_eq!(parsed[1], serde_json::json!([["str", "flights", {"r": 6, "pk": pk}]]));
     assert_eq!(parsed[2], serde_json::json!([["str", "trial", {}]]));
 }

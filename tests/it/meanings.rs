@@ -766,6 +766,15 @@ examples! {
         }
     }
 
+    calls_of_envoy_are_refused_over_a_limit: ["decisions.descriptors.quota_mode"] {
+        let limit = "[limits.l]\nkey = \"descriptor:user\"\nrates = [\"1/d\"]\n";
+        for (more, codes) in [("", [1, 2]), ("quota_mode = false\n", [1, 2]), ("quota_mode = true\n", [1, 1])] {
+            let gateway = envoy::deciding("", &(envoy::rule("user = \"*\"", "[\"l\"]") + more + limit));
+            let mut caller = envoy::Caller::connect(gateway.decisions());
+            assert_eq!([(); 2].map(|()| caller.ask_one(&[("user", "ann")], 1).0), codes, "{more}");
+        }
+    }
+
     a_stream_that_needs_more_than_was_reserved_goes_on: ["limits.NAME.cost.on_exhausted"] {
         let answer = Answer { pieces: vec!["x".repeat(40); 30], usage: None, ..Answer::default() };
         let messages = json!([{ "role": "user", "content": "12345678" }]);

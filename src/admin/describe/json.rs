@@ -109,15 +109,16 @@ fn server(server: &Server) -> Value {
             "max_streams": server.http2.max_streams,
             "max_header_list": units::spelled_size(server.http2.max_header_list.into()),
         },
+        "partition_secret": server.partition_secret.map(|_| SECRET),
         "shed": server.shed.as_ref().map(shed),
     })
 }
 
 fn decisions(config: &Config, decisions: &Decisions) -> Value {
-    let rule = |DescriptorRule { domain, entries, reports, route }: &DescriptorRule| {
+    let rule = |DescriptorRule { domain, entries, reports, quota_mode, route }: &DescriptorRule| {
         let entries = named(entries.iter().map(|(key, Wildcard(value))| (key, json!(value))));
         let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
-        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports })
+        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports, "quota_mode": quota_mode })
     };
     json!({
         "listen": decisions.listen.to_string(),

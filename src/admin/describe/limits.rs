@@ -69,6 +69,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
         writeln!(f, "    requests without a key {missing}")?;
     }
     writeln!(f, "    requests over the limit are {over}")?;
+    limit.jitter_in_words().iter().try_for_each(|words| writeln!(f, "    their {words}"))?;
     limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))
 }
 

@@ -57,7 +57,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(served, decision, &mut state, attributes, now, last))
+            Some(proxy::refuse(served, decision, &mut state, attributes, now, last, || 0))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),

@@ -86,6 +86,7 @@ impl DescribedLimit<'_> {
             line(text, &format!("    slows    {}", slow.in_words()));
         }
         line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
+        self.limit.jitter_in_words().iter().for_each(|words| line(text, &format!("    jitter   {words}")));
         self.limit.ban.iter().for_each(|ban| line(text, &format!("    bans     {ban}")));
     }
 

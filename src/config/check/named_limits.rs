@@ -101,11 +101,15 @@ fn resolve_rule(rule: &DescriptorDraft<'_>, draft: &Draft<'_>, source: &Source<'
         let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
         limits.push(index);
         draft.limits[index].1.iter().for_each(|limit| check(limit, name, source));
-        draft.limits[index].1.iter().filter(|_| !rule.reports).for_each(|limit| warn_of_holds(limit, name, source));
+        draft.limits[index]
+            .1
+            .iter()
+            .filter(|_| !rule.reports && !rule.quota_mode)
+            .for_each(|limit| warn_of_holds(limit, name, source));
     }
     let (domain, entries) = (rule.domain.clone()?, rule.entries.clone()?);
     let route = route(format!("envoy:{domain}"), limits);
-    Some(DescriptorRule { domain, entries, reports: rule.reports, route })
+    Some(DescriptorRule { domain, entries, reports: rule.reports, quota_mode: rule.quota_mode, route })
 }
 
 /// Checks that descriptors can have everything that a limit needs.

@@ -260,13 +260,23 @@ pub(super) fn reaction(section: &Section<'_>) -> Reaction {
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(
-            &[limit::status.name, limit::body.name, limit::content_type.name, limit::overflow.name],
+            &[
+                limit::status.name,
+                limit::body.name,
+                limit::content_type.name,
+                limit::overflow.name,
+                limit::retry_jitter.name,
+            ],
             "has no effect while the limit only reports",
             help,
         );
     } else if !on_limit.is_told() {
         let help = "remove it: a silent limit sends no headers, so that clients do not notice it";
-        section.warn(&[limit::headers.name], "has no effect with `on_limit = \"silent\"`", help);
+        section.warn(
+            &[limit::headers.name, limit::retry_jitter.name],
+            "has no effect with `on_limit = \"silent\"`",
+            help,
+        );
     }
     Reaction { on_limit, status, body, content_type }
 }

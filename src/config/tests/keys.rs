@@ -21,6 +21,7 @@ inspect_body = "2MiB"
 inspect_memory = "128MiB"
 tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3", acme = { names = ["a.test"], email = "a@a.test", agree = true, directory = "https://a.test/", ca = "a.pem", challenge = "tls-alpn-01", challenge_secret = "sixteen-letters!", external_account_id = "a", external_account_key = "AAAA" } }
 http2 = { max_streams = 10, max_header_list = "16KiB" }
+partition_secret = "sixteen-letters!"
 shed = { cpu = 0.9, latency = "500ms", status = 529 }
 [decisions]
 listen = "127.0.0.1:9902"
@@ -31,6 +32,7 @@ domain = "edge"
 entries = { remote_address = "*" }
 limits = []
 reports = true
+quota_mode = true
 [log]
 access_file = "access.log"
 access_format = "combined"
@@ -90,6 +92,7 @@ ban = { after = 20, within = "1m", for = "10m", max_for = "1d", respond = "forbi
 status = 430
 body = "{}"
 content_type = "text/plain"
+retry_jitter = "10%"
 tier = "header:x-plan"
 tiers = { gold = { rates = ["20/s"], priority = 9 } }
 [limits.b]

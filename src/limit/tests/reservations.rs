@@ -60,6 +60,12 @@ impl Run {
         self.cell.advance(self.limit.rates(), at(self.now));
     }
 
+    fn give_back_any(&mut self, cost: u64) {
+        for charge in self.limit.newest_charges(&self.cell, at(self.now), cost) {
+            self.limit.give_back(&mut self.cell, at(self.now), &charge, cost);
+        }
+    }
+
     fn ask(&mut self, cost: u64, is_open: bool) -> bool {
         let now = at(self.now);
         if !self.limit.admits(&self.cell, now, cost) {
@@ -213,6 +219,30 @@ proptest! {
                 prop_assert_eq!(of(&run.cell), of(&before));
             }
         }
+    }
+
+    /// No rate counts less than nothing, or so many less than were given back, and what is left is given back, too.
+    #[test]
+    fn hits_of_any_requests_are_given_back_as_far_as_they_count(
+        rates in limits(), schedule in schedule(), given in 1..=9u64, all in 100..=u64::MAX,
+    ) {
+        let mut run = Run::new(&built(&rates));
+        for (gap, event) in schedule {
+            run.pass(gap);
+            match event {
+                Event::Charge(cost) | Event::Reserve(cost) => _ = run.ask(cost, false),
+                Event::Settle(..) => {
+                    let before: Vec<_> = run.limit.usages(&run.cell, at(run.now)).collect();
+                    run.give_back_any(given);
+                    for (before, after) in before.iter().zip(run.limit.usages(&run.cell, at(run.now))) {
+                        prop_assert!(after.used <= before.used && before.used - after.used <= given, "{before:?} {after:?}");
+                        prop_assert!(after.remaining <= before.remaining + given && after.remaining <= after.capacity);
+                    }
+                }
+            }
+        }
+        run.give_back_any(all);
+        prop_assert!(run.limit.usages(&run.cell, at(run.now)).all(|usage| usage.used == 0));
     }
 
     /// A gateway that has read another's state tracks no reservations: it gives back less rather than more.

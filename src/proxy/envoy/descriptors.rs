@@ -12,7 +12,7 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::limit::{Rate, Strategy, Unit as CalendarUnit};
-use crate::proxy::worker_snapshot::{Combination, WorkerSnapshot};
+use crate::proxy::worker_snapshot::{AskedLimit, Combination, WorkerSnapshot};
 use crate::request::decide::{DecisionState, LimitOutcome, LimitVerdict, RouteLimit, binding};
 use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::{
@@ -43,27 +43,28 @@ impl<'c> Question<'c> {
         attributes: &RequestAttributes<'c>,
     ) -> Self {
         let (limits, descriptors, counters) = (Combination::new(), SmallVec::new(), SmallVec::new());
-        let mut asked = Self { limits, descriptors, places: Vec::new(), counters };
+        let mut question = Self { limits, descriptors, places: Vec::new(), counters };
         for descriptor in &call.descriptors {
             let rule = gateway.descriptors.find(&call.domain, descriptor);
-            let is_report = rule.is_some_and(|rule| gateway.descriptors.reports(rule));
-            let descriptor = Descriptor { entries: &descriptor.entries, hits: call.hits(descriptor), is_report };
+            let (sent, descriptor) = (descriptor.limit, gateway.descriptors.read(rule, call, descriptor));
+            let only_tells = descriptor.only_tells();
             let limits = rule.and_then(|rule| Some((rule, gateway.rule(rule)?.limits.len())));
-            let places = limits.into_iter().flat_map(|(rule, count)| (0..count).map(move |at| (rule, at)));
-            let places = places.filter_map(|limit| asked.add(gateway, limit, descriptor, attributes)).collect();
-            asked.places.push(places);
+            let asked = |(rule, count)| (0..count).map(move |at| AskedLimit { rule, at, only_tells, sent });
+            let places = limits.into_iter().flat_map(asked);
+            let places = places.filter_map(|limit| question.add(gateway, limit, descriptor, attributes)).collect();
+            question.places.push(places);
         }
-        asked
+        question
     }
 
     fn add(
         &mut self,
         gateway: &WorkerSnapshot,
-        limit: (usize, usize),
+        limit: AskedLimit,
         descriptor: Descriptor<'c>,
         attributes: &RequestAttributes<'_>,
     ) -> Option<usize> {
-        let of = |(rule, at): (usize, usize)| gateway.rule(rule)?.limits.get(at);
+        let of = |asked: AskedLimit| gateway.rule(asked.rule)?.limits.get(asked.at);
         let route_limit = of(limit)?;
         let mut counter = None;
         for place in 0..self.limits.len() {
@@ -73,7 +74,8 @@ impl<'c> Question<'c> {
             }
             let own = *counter.get_or_insert_with(|| counter_id(route_limit, &descriptor, attributes));
             let its = &self.descriptors[place];
-            if its.is_report != descriptor.is_report {
+            let kind = |of: &Descriptor<'_>| (of.is_report, of.gives_back, of.is_quota);
+            if kind(its) != kind(&descriptor) || self.limits[place].sent != limit.sent {
                 continue;
             }
             if *self.counters[place].get_or_insert_with(|| counter_id(other, its, attributes)) == own {
@@ -121,7 +123,9 @@ pub(super) fn answer(
 ) -> RateLimitResponse {
     let of_descriptor = |places: &SmallVec<[usize; 2]>| {
         let outcomes = || state.outcomes.iter().filter(|outcome| places.contains(&outcome.place));
-        let is_over = outcomes().any(|outcome| !outcome.verdict.admitted());
+        let is_told = |place: &usize| question.descriptors.get(*place).is_some_and(|descriptor| descriptor.is_quota);
+        let is_over = outcomes().any(|outcome| !outcome.verdict.admitted())
+            || state.shadowed.iter().any(|place| places.contains(place) && is_told(place));
         status(binding(outcomes()), is_over || refusing.is_some_and(|place| places.contains(&place)), now)
     };
     let (head, body) = told.into_parts();

@@ -60,13 +60,21 @@ struct PolicyTerms {
 }
 
 impl Policies {
-    /// `status` is that of refusals.
-    pub(super) fn new(limit: &Limit, max_in_flight: Option<u64>, status: StatusCode) -> Self {
+    /// `unit` is what the rates count, if not requests; `status` is that of refusals.
+    pub(super) fn new(
+        limit: &Limit,
+        unit: Option<&'static StringRef>,
+        max_in_flight: Option<u64>,
+        status: StatusCode,
+    ) -> Self {
         let alone = limit.rates().len() + usize::from(max_in_flight.is_some()) == 1;
         // Policies need different names, so each name of a limit with several has a suffix.
         let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
-        let mut terms: Vec<PolicyTerms> =
-            limit.rates().iter().map(|rate| of_rate(limit, rate, name(&rate.period()))).collect();
+        let mut terms: Vec<PolicyTerms> = limit
+            .rates()
+            .iter()
+            .map(|rate| PolicyTerms { unit, ..of_rate(limit, rate, name(&rate.period())) })
+            .collect();
         terms.extend(max_in_flight.map(|most| PolicyTerms {
             name: name("concurrency"),
             quota: most,
@@ -129,6 +137,20 @@ impl Policies {
 }
 
 impl Policy {
+    /// The item of RateLimit: what remains, in how many seconds there is more, and the partition key in base64.
+    pub(super) fn state(&self, remaining: u64, wait: Option<u64>, partition_key: Option<String>) -> String {
+        // A structured integer is written as its digits, so all is appended to the text that never changes.
+        let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (between, wait) = wait.map_or(("", ""), |wait| (";t=", digits.format(wait)));
+        let partition_key = partition_key.unwrap_or_default();
+        let (opening, closing) = if partition_key.is_empty() { ("", "") } else { (";pk=:", ":") };
+        let parts = [&*self.state, left.format(remaining), between, wait, opening, &partition_key, closing];
+        // Exact, so the text becomes a header value without another copy.
+        let mut line = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| line.push_str(part));
+        line
+    }
+
     pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
         if remaining == 0 { self.used_up_document.clone() } else { self.document(&self.detail(remaining, need)) }
     }

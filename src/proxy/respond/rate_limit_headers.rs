@@ -1,12 +1,13 @@
 //! Tells clients about limits: the headers of every limited response, and the response to a refused request.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the other forms are those of GitHub,
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11; the other forms are those of GitHub,
 //! OpenAI and Anthropic. All policies are listed, but each form has only one state: that of the policy with the least
 //! remaining, or of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
 //! A repeated refusal gets a copy of the previous response (`repeated.rs`), with the identifier of its own request.
 
 mod forms;
+mod jitter;
 mod repeated;
 
 use std::ptr;
@@ -21,9 +22,11 @@ use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_all, with_body};
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
-use crate::config::{self, Cost, HeaderStyle};
+use crate::base::partition::PartitionSecret;
+use crate::config::{self, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
 use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, millis, seconds};
+use jitter::later;
 use repeated::LastRefusal;
 
 pub use repeated::RefusalCache;
@@ -38,6 +41,8 @@ pub struct RateLimitHeaders {
     limits: Vec<LimitHeaders>,
     /// The forms of headers of these limits, besides those of the draft.
     forms: Vec<&'static Form>,
+    /// `None` if no partition keys are sent.
+    partition_secret: Option<PartitionSecret>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +58,8 @@ struct LimitHeaders {
     banned: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
     body: Option<(HeaderValue, Bytes)>,
+    /// In percent of the wait.
+    retry_jitter: u64,
     max_in_flight: Option<u64>,
     /// The policies of each set of rates, composed when the set is first used.
     profiles: Box<[OnceLock<Policies>]>,
@@ -60,18 +67,23 @@ struct LimitHeaders {
 
 impl RateLimitHeaders {
     /// Takes the limits in the order of the route, each with the number of its sets of rates.
-    pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
-        Self::of(limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect())
+    pub fn new<'a>(
+        limits: impl IntoIterator<Item = (&'a config::Limit, usize)>,
+        partition_secret: Option<PartitionSecret>,
+    ) -> Self {
+        let limits = limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles));
+        Self::of(limits.collect(), partition_secret)
     }
 
     /// Takes limits of several routes, each with its place on its route.
-    pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)>) -> Self {
-        Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect())
+    pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)> + Clone) -> Self {
+        let secret = limits.clone().into_iter().find_map(|(all, _)| all.partition_secret);
+        Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect(), secret)
     }
 
-    fn of(limits: Vec<LimitHeaders>) -> Self {
+    fn of(limits: Vec<LimitHeaders>, partition_secret: Option<PartitionSecret>) -> Self {
         let forms = FORMS.iter().filter(|form| limits.iter().any(|limit| form.is_of(limit.style))).collect();
-        Self { limits, forms }
+        Self { limits, forms, partition_secret }
     }
 
     /// The headers that tell clients about limits, and when to try again, including those of providers if limits have them.
@@ -110,18 +122,38 @@ impl RateLimitHeaders {
         }
     }
 
+    /// `random` gives any number, from which the jitter of Retry-After comes.
     pub fn reject(
         self: &Arc<Self>,
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
+        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if !cache.has(self, outcomes, now) {
             cache.0 = self.refusal(outcomes, now).map(Box::new);
         }
-        match &cache.0 {
-            Some(refusal) => refusal.response.clone(),
-            None => problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request."),
+        let Some(refusal) = &cache.0 else {
+            return problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request.");
+        };
+        let mut response = refusal.response.clone();
+        if let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?))) {
+            self.spread(response.headers_mut(), place, until, now, random);
+        }
+        response
+    }
+
+    /// Adds the jitter of the limit at `place` to Retry-After, if that is there. The cached response has the exact time,
+    /// because a proxy sends the requests of many clients on one connection.
+    fn spread(&self, headers: &mut HeaderMap, place: usize, until: Time, now: Time, random: impl FnOnce() -> u64) {
+        let percent = self.limits.get(place).map_or(0, |limit_headers| limit_headers.retry_jitter);
+        if percent == 0 || !headers.contains_key(RETRY_AFTER) {
+            return;
+        }
+        let later = later(now, until, percent, random());
+        headers.insert(RETRY_AFTER, digits(seconds(now, later)));
+        if headers.contains_key(RETRY_AFTER_MS) {
+            headers.insert(RETRY_AFTER_MS, digits(millis(now, later)));
         }
     }
 
@@ -133,13 +165,15 @@ impl RateLimitHeaders {
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
+        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if outcomes.iter().any(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. })) {
-            return self.reject(outcomes, now, cache);
+            return self.reject(outcomes, now, cache, random);
         }
         let (status, mut response) = self.ban(place);
         if status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(RETRY_AFTER, digits(seconds(now, until)));
+            self.spread(response.headers_mut(), place, until, now, random);
         }
         response
     }
@@ -255,7 +289,10 @@ impl RateLimitHeaders {
     /// The policies of the rates that apply, composed at their first use.
     fn policies<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policies> {
         let limit_headers = self.limits.get(outcome.place)?;
-        let compose = || Policies::new(outcome.limit, limit_headers.max_in_flight, limit_headers.status);
+        let compose = || {
+            let LimitHeaders { max_in_flight, status, unit, .. } = *limit_headers;
+            Policies::new(outcome.limit, unit.of_draft(), max_in_flight, status)
+        };
         match outcome.profile {
             RateSet::Listed(number) => Some(limit_headers.profiles.get(number)?.get_or_init(compose)),
             // These rates belong to one configuration of the limit, so nothing else about the limit changes during their use.
@@ -278,20 +315,12 @@ impl RateLimitHeaders {
         }
         let draft = self.binding(outcomes, |limit_headers, _| limit_headers.has_draft());
         if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
-            // A structured integer is written as its digits, so the numbers are appended to the text that never changes.
-            let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
-            let remaining = left.format(remaining);
-            let (between, seconds) = match outcome.until() {
-                Some(until) => {
-                    let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
-                    (";t=", digits.format(if at_once { 0 } else { seconds(now, until) }))
-                }
-                None => ("", ""),
-            };
-            let length = policy.state.len() + remaining.len() + between.len() + seconds.len();
-            // Exact, so the text becomes a header value without another copy.
-            let mut line = String::with_capacity(length);
-            [&*policy.state, remaining, between, seconds].iter().for_each(|part| line.push_str(part));
+            let wait = outcome.until().map(|until| {
+                let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
+                if at_once { 0 } else { seconds(now, until) }
+            });
+            let partition = self.partition_secret.zip(outcome.partition);
+            let line = policy.state(remaining, wait, partition.map(|(secret, key)| secret.partition_key(key)));
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
                 headers.insert(LIMIT, line);
             }
@@ -334,12 +363,13 @@ impl LimitHeaders {
         Self {
             name: limit.name.clone(),
             style: if told { limit.headers } else { HeaderStyle::None },
-            unit: if matches!(limit.cost, Cost::Tokens(_)) { CountedUnit::Tokens } else { CountedUnit::Requests },
+            unit: CountedUnit::of(&limit.cost),
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),
             body: (!limit.body.is_empty())
                 .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
+            retry_jitter: limit.retry_jitter,
             max_in_flight: limit.max_in_flight,
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
@@ -364,7 +394,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Key, Missing, OnLimit, Source, TokenCost};
+    use crate::config::{Cost, Key, Missing, OnLimit, Source, TokenCost};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
@@ -389,11 +419,12 @@ mod tests {
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),
             content_type: HeaderValue::from_static("text/plain"),
+            retry_jitter: 0,
         }
     }
 
     fn rate_limit_headers(limits: &[config::Limit]) -> Arc<RateLimitHeaders> {
-        Arc::new(RateLimitHeaders::new(limits.iter().map(|limit| (limit, 1))))
+        Arc::new(RateLimitHeaders::new(limits.iter().map(|limit| (limit, 1)), None))
     }
 
     fn compiled(limits: &[config::Limit]) -> Vec<Limit> {
@@ -411,6 +442,7 @@ mod tests {
                 place,
                 profile: RateSet::Listed(0),
                 limit,
+                partition: None,
                 need: 1,
                 verdict: *verdict,
                 as_of: NOW,
@@ -534,7 +566,7 @@ mod tests {
             let limits = &of_provider(style)[unit..];
             let (told, compiled) = (rate_limit_headers(limits), compiled(limits));
             let refusing = outcomes(&compiled, &[verdict(false, 0, 2, 12_000_001)]);
-            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default());
+            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
             let others = [told.too_costly(0, "7", 5), told.blocked(0), told.keyless(0), told.unknown()];
             let wait = [RETRY_AFTER, RETRY_AFTER_MS].map(|name| rejected.headers().get(name).cloned());
             let errors = [rejected].into_iter().chain(others).map(|response| {
@@ -572,7 +604,7 @@ mod tests {
         let limits = [config::Limit { body: "slow".to_owned(), ..tokens }];
         let compiled = compiled(&limits);
         let refusing = outcomes(&compiled, &[verdict(false, 0, 0, 1)]);
-        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default());
+        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain");
         assert_eq!(response.into_body(), LocalBody::Fixed("slow".into()));
     }
@@ -590,7 +622,7 @@ mod tests {
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
         let (rate_limit_headers, compiled) = (rate_limit_headers(&limits), compiled(&limits));
         let outcomes = outcomes(&compiled, &[verdict(false, 1, 0, 12_000_001)]);
-        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default());
+        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default(), || 0);
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "13");
         assert_eq!(response.headers()["content-type"], "application/problem+json");
@@ -609,8 +641,8 @@ mod tests {
         let with_millis = rate_limit_headers(&of_provider(HeaderStyle::OpenAi)[1..]);
         let mut cache = RefusalCache::default();
         let mut check = |rate_limit_headers: &Arc<RateLimitHeaders>, now: Time, outcomes: &[LimitOutcome<'_>]| {
-            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default());
-            let response = rate_limit_headers.reject(outcomes, now, &mut cache);
+            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default(), || 0);
+            let response = rate_limit_headers.reject(outcomes, now, &mut cache, || 0);
             assert_eq!((response.status(), response.headers()), (fresh.status(), fresh.headers()));
         };
         for (micros, rate, wait, route) in

@@ -193,8 +193,9 @@ impl<'a> DecisionState<'a> {
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)), level: 0 };
         let as_of = self.now(input.now);
         let outcome = found.map(|(ask, profile)| {
-            let Ask { limit, need, .. } = *ask;
-            LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict), as_of }
+            let Ask { limit, key, need, .. } = *ask;
+            let (partition, verdict) = (input.limits[place].key.partition(key), LimitVerdict::Rates(verdict));
+            LimitOutcome { place, profile: *profile, limit, partition, need, verdict, as_of }
         });
         self.outcomes = SmallVec::from_iter(outcome);
         key.into_iter().for_each(|key| self.refused_unasked(input, place, key));

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::rate_selector::RateSet;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
 use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
 use crate::store::{Ask, Pooled, RefusedAsk, Reply};
@@ -20,6 +21,8 @@ pub struct LimitOutcome<'a> {
     pub profile: RateSet<'a>,
     /// The rates of `profile`.
     pub limit: &'a Limit,
+    /// The key that is counted; `None` if it is no client's own.
+    pub partition: Option<Fingerprint>,
     /// How much room the request needs, 1 or more: its cost, as far as known.
     pub need: u64,
     pub verdict: LimitVerdict,
@@ -163,7 +166,9 @@ impl<'a> DecisionState<'a> {
             {
                 counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
             }
-            let has_no_room = own.is_some_and(|verdict| !verdict.admitted);
+            let telling = input.telling(place);
+            let gives_back = telling.is_some_and(|descriptor| descriptor.gives_back);
+            let has_no_room = own.is_some_and(|verdict| !verdict.admitted) && !gives_back;
             let is_refused = refusals.iter().any(|refusal| refusal.place == place);
             let is_over = is_refused
                 || pooled.is_some_and(|pooled| !pooled.verdict.admitted)
@@ -184,11 +189,20 @@ impl<'a> DecisionState<'a> {
                 counters.admitted.one();
             }
             route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
-            if (route_limit.on_limit.is_told() || is_banned(place))
-                && let Some((need, verdict)) = self.shown_verdict(input, at, decision, &reply, &refusals)
-            {
-                let profile = self.profiles[at];
-                self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
+            let is_told = route_limit.on_limit.is_told() || is_banned(place);
+            let shown = match own.filter(|_| telling.is_some()) {
+                // There is room for what gives back.
+                Some(own) => {
+                    let verdict = Verdict { admitted: own.admitted || gives_back, ..own };
+                    Some((self.asks[at].need, LimitVerdict::Rates(verdict)))
+                }
+                None if is_told => self.shown_verdict(input, at, decision, &reply, &refusals),
+                None => None,
+            };
+            if let Some((need, verdict)) = shown {
+                let (profile, partition) = (self.profiles[at], route_limit.key.partition(key));
+                let list = if is_told { &mut self.outcomes } else { &mut self.told };
+                list.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
             }
         }
         self.pooled.append(&mut reply.pooled);

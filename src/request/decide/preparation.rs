@@ -121,8 +121,8 @@ impl<'a> DecisionState<'a> {
             // Otherwise the request is recorded when its rates decide, or was recorded before it was held.
             route_limit.record_key(input, key, !admitted);
         }
-        let verdict = LimitVerdict::InFlight { admitted, remaining };
-        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict, as_of: input.now };
+        let (verdict, partition) = (LimitVerdict::InFlight { admitted, remaining }, route_limit.key.partition(key));
+        let outcome = LimitOutcome { place, profile, limit, partition, need: 1, verdict, as_of: input.now };
         if let Some((permit, _)) = acquired {
             self.permits.push(permit);
             if input.may_hold() {
@@ -179,6 +179,9 @@ impl<'a> DecisionState<'a> {
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
             self.reservations.owe(&ask, used);
+        }
+        if let Some(given) = input.telling(place).filter(|descriptor| descriptor.gives_back) {
+            self.reservations.owe_back(&ask, given.hits);
         }
         self.profiles.push(profile);
         ControlFlow::Continue(())

@@ -11,6 +11,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::config::overrides::{Allowance, Overrides};
 use crate::config::{self, Key, PathPattern, Source};
 use crate::limit::{Limit, Rate, Strategy};
+use crate::request::descriptors::messages::RateLimitOverride;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::sources::quotas::{GrantedQuota, Quota, QuotaRates};
 use crate::store::Replaced;
@@ -40,6 +41,16 @@ pub struct RateTable {
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
     tier: Option<KeyExtractor>,
+    /// `None` if no proxy has sent a rate that the limit can count.
+    sent: Option<Sent>,
+}
+
+/// What a proxy has sent with its question instead of the rates.
+#[derive(Clone)]
+enum Sent {
+    Rates(Arc<QuotaRates>),
+    /// Nothing passes.
+    Nothing,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -261,17 +272,46 @@ impl RateSelector {
     pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
         let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
         let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path, None));
-        Self { rate_table, tier }
+        Self { rate_table, tier, sent: None }
     }
 
-    /// The same selector with the tier read from the descriptor at this place.
+    /// The same selector with the tier read from the descriptor at this place, and the rate that was sent with it.
     #[must_use]
-    pub fn of_descriptor(self, place: usize) -> Self {
-        Self { tier: self.tier.map(|tier| tier.of_descriptor(place)), ..self }
+    pub fn of_descriptor(&self, place: usize, sent: Option<RateLimitOverride>) -> Self {
+        let tier = self.tier.clone().map(|tier| tier.of_descriptor(place));
+        Self { tier, sent: sent.and_then(|sent| self.with_rate(sent)), ..self.clone() }
     }
 
     pub fn default_limit(&self) -> &Arc<Limit> {
         &self.rate_table.default_limit
+    }
+
+    /// The limit with a rate that a proxy has sent: counted like its own, and divided among gateways like them.
+    fn with_rate(&self, sent: RateLimitOverride) -> Option<Sent> {
+        let (window, quota) = (sent.unit().window()?, u64::from(sent.requests_per_unit));
+        if quota == 0 {
+            return Some(Sent::Nothing);
+        }
+        let mut own = self.rate_table.default_limit.rates().iter().map(Rate::strategy);
+        let strategy = match own.find(|strategy| !matches!(strategy, Strategy::Calendar(_))).cloned() {
+            Some(Strategy::TokenBucket { .. }) => Some(Strategy::TokenBucket { burst: quota }),
+            strategy => strategy,
+        };
+        let rate = Rate::new(quota, window).ok()?;
+        let rate = strategy.map_or(Ok(rate.clone()), |strategy| rate.with_strategy(strategy)).ok()?;
+        let part = rate.part(self.rate_table.gateways.unwrap_or(1));
+        Some(Sent::Rates(Arc::new(QuotaRates::new(0, Arc::new(Limit::new(self.rate_table.name(), &[part]))))))
+    }
+
+    /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.
+    pub(super) fn or_sent<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
+        match (&self.sent, selected) {
+            (Some(Sent::Rates(rates)), SelectedRates::Rates(..)) => {
+                SelectedRates::Rates(RateSet::Quota(rates), rates.limit())
+            }
+            (Some(Sent::Nothing), SelectedRates::Rates(..)) => SelectedRates::Block,
+            (_, selected) => selected,
+        }
     }
 
     /// How many sets of rates may be selected.

@@ -176,6 +176,12 @@ impl<'a> Reservations<'a> {
         self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
     }
 
+    /// Makes the limit of this ask give back up to so many `hits`, whatever the decision.
+    pub(super) fn owe_back(&mut self, ask: &Ask<'_>, hits: u64) {
+        let reserved = Reserved::of_any(ask, hits.min(MAX_QUOTA));
+        self.pending.push(PendingReservation { costs: Costs::new(), known: 0, reserved });
+    }
+
     /// Makes exactly the limits of these asks charge their costs if this is dropped now.
     pub(super) fn charge_if_dropped<'b>(&mut self, asks: impl Iterator<Item = &'b Ask<'b>>) {
         self.if_dropped = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();

@@ -75,13 +75,14 @@ impl RouteLimit {
         key_cache: &mut KeyCache,
         resolved: Option<&'a ResolvedQuota>,
     ) -> SelectedRates<'a> {
-        match resolved {
+        let selected = match resolved {
             // The source is asked only if there is no override.
             Some(ResolvedQuota { quota, .. }) => {
                 self.rates.select_without_override(attributes, key_cache, quota.as_deref())
             }
             None => self.rates.select(&self.key, key, has_key, attributes, key_cache, None),
-        }
+        };
+        self.rates.or_sent(selected)
     }
 
     /// The key in the cache of the source: `counted`, the key of the request, unless that has further parts.

@@ -25,12 +25,24 @@ pub struct RateLimitRequest {
 pub struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
+    /// The rate instead of those of the configured limits.
+    #[prost(message, optional, tag = "2")]
+    pub limit: Option<RateLimitOverride>,
     /// The cost; 0 only asks.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
     /// Whether `hits_addend` is given back instead.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub struct RateLimitOverride {
+    /// 0 lets nothing pass.
+    #[prost(uint32, tag = "1")]
+    pub requests_per_unit: u32,
+    #[prost(enumeration = "Unit", tag = "2")]
+    pub unit: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -100,6 +112,22 @@ pub enum Unit {
     Month = 5,
     Year = 6,
     Week = 7,
+}
+
+impl Unit {
+    /// In days of 24 hours; a month has 30. `None` if that is longer than any rate, or not known.
+    pub fn window(self) -> Option<std::time::Duration> {
+        let seconds = match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year | Self::Unknown => return None,
+        };
+        Some(std::time::Duration::from_secs(seconds))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]

@@ -46,6 +46,10 @@ pub struct QuotaRates {
 }
 
 impl QuotaRates {
+    pub fn new(id: u64, limit: Arc<Limit>) -> Self {
+        Self { id, limit, texts: OnceLock::new() }
+    }
+
     /// Equal rates have the same number, as long as the configuration of their limit is the same.
     pub fn id(&self) -> u64 {
         self.id
@@ -134,7 +138,7 @@ impl Terms {
         let limit = Arc::new(self.limit.counted(&read));
         // The id includes the version, so that rates of different configurations differ.
         let id = self.version << 32 | (shared.next & u64::from(u32::MAX));
-        let rates = Arc::new(QuotaRates { id, limit, texts: OnceLock::new() });
+        let rates = Arc::new(QuotaRates::new(id, limit));
         shared.rates.insert(texts.to_vec(), Arc::downgrade(&rates));
         Ok(rates)
     }

@@ -64,6 +64,8 @@ pub(super) struct UnconfirmedCounters {
     /// gateway alone has counted in it, unless the counter was lost and another gateway has created it anew. Counts that
     /// continue from a replaced limit are included.
     counted_here: Option<Box<CountedHere>>,
+    /// Whether gateways also give back what others have counted. Then any lower count is believed.
+    shrinks_at_will: bool,
 }
 
 type CountedHere = SmallVec<[(CounterId, u64); 2]>;
@@ -94,12 +96,21 @@ impl UnconfirmedCounters {
 
     /// From now on something may be given back.
     pub(super) fn may_shrink(&mut self) {
-        self.counted_here.get_or_insert_default();
+        if !self.shrinks_at_will {
+            self.counted_here.get_or_insert_default();
+        }
+    }
+
+    /// From now on anybody may give back anything.
+    pub(super) fn may_shrink_at_will(&mut self) {
+        (self.counted_here, self.shrinks_at_will) = (None, true);
     }
 
     /// From now on other gateways may give back. They are seen for the first time, so all of `known` was counted here.
     pub(super) fn may_shrink_by_others(&mut self, id: CounterId, known: u64) {
-        self.counted_here.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
+        if !self.shrinks_at_will {
+            self.counted_here.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
+        }
     }
 
     /// From now on at least `count`, which continues from a replaced limit. A counter that the server lacks is created.
@@ -113,7 +124,7 @@ impl UnconfirmedCounters {
     }
 
     pub(super) fn shrinks(&self) -> bool {
-        self.counted_here.is_some()
+        self.counted_here.is_some() || self.shrinks_at_will
     }
 
     /// Whether there is something to send, or to ask about.
@@ -351,6 +362,23 @@ mod tests {
             sent.push(amount);
         });
         sent
+    }
+
+    #[test]
+    fn what_was_counted_here_may_be_given_back_elsewhere() {
+        let learned = |at_will: bool| {
+            let mut counters = UnconfirmedCounters::default();
+            counters.may_shrink();
+            counters.add(ID, 5);
+            counters.send(|_, _, _| {});
+            counters.acknowledge(ID, Written::Done);
+            if at_will {
+                counters.may_shrink_at_will();
+                counters.may_shrink();
+            }
+            counters.learn(ID, 5, Some(2), true).count
+        };
+        assert_eq!([learned(false), learned(true)], [5, 2]);
     }
 
     #[test]

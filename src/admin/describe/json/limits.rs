@@ -50,6 +50,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "missing": limit.missing.word(),
         "headers": limit.headers.word(),
         "status": limit.status.as_u16(),
+        "retry_jitter": format!("{}%", limit.retry_jitter),
         "body": limit.body,
         "content_type": String::from_utf8_lossy(limit.content_type.as_bytes()),
     })

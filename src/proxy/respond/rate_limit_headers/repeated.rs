@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::RateLimitHeaders;
 use super::forms::{millis, seconds};
 use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{LimitOutcome, LimitVerdict};
 
@@ -27,6 +28,8 @@ struct SentVerdict {
     place: usize,
     profile: (bool, u64),
     need: u64,
+    /// Set only if partition keys are sent.
+    partition: Option<Fingerprint>,
     admitted: bool,
     /// The index of the rate; `None` for a bound on requests in flight, a ban, and an unknown verdict.
     rate: Option<usize>,
@@ -39,7 +42,8 @@ struct SentVerdict {
 
 impl SentVerdict {
     fn of(rate_limit_headers: &RateLimitHeaders, outcome: &LimitOutcome<'_>, now: Time) -> Self {
-        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
+        let LimitOutcome { place, profile, partition, need, verdict, .. } = *outcome;
+        let partition = partition.filter(|_| rate_limit_headers.partition_secret.is_some());
         let (admitted, remaining, until) = (verdict.admitted(), verdict.remaining(), outcome.until());
         let rate = match verdict {
             LimitVerdict::Rates(verdict) => Some(verdict.rate),
@@ -48,7 +52,7 @@ impl SentVerdict {
         let reset = until.map(Time::seconds_up);
         let counted = if rate_limit_headers.has_millis() { millis } else { seconds };
         let wait = until.map(|until| counted(now, until));
-        Self { place, profile: profile.id(), need, admitted, rate, remaining, wait, reset }
+        Self { place, profile: profile.id(), need, partition, admitted, rate, remaining, wait, reset }
     }
 }
 

@@ -261,10 +261,18 @@ impl CachedCell {
     pub(in crate::store::shared) fn settle(&mut self, ticket: &Ticket, cost: u64) {
         let Ticket { limit, reservation, .. } = ticket;
         let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
-        if given > 0 {
-            self.counters.may_shrink();
+        if reservation.is_of_any() {
+            self.counters.may_shrink_at_will();
+            let charges = limit.newest_charges(&self.cell, self.now, given);
+            for (at, charge) in charges.iter().enumerate() {
+                if at == 0 { self.take_back(limit, charge, given) } else { self.take_back_sums(limit, charge, given) }
+            }
+        } else {
+            if given > 0 {
+                self.counters.may_shrink();
+            }
+            self.take_back(limit, reservation, given);
         }
-        self.take_back(limit, reservation, given);
         if more > 0 {
             self.charge(limit, self.now, more);
         }
@@ -283,8 +291,8 @@ impl CachedCell {
     pub(in crate::store::shared) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         let Self { cell, counters, .. } = self;
         for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {
-            let id = CounterId { rate, bucket };
-            if counters.can_give_back(id, cost) && cell.count(rate, bucket).is_some() {
+            let (id, cost) = (CounterId { rate, bucket }, reservation.returnable(rate, cost));
+            if cost > 0 && counters.can_give_back(id, cost) && cell.count(rate, bucket).is_some() {
                 cell.correct(rate, bucket, |count| count.saturating_sub(cost));
                 counters.add(id, -signed(cost));
             }
