@@ -17,8 +17,8 @@ use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
-    self, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, RouteLimit, SettledByBody,
-    estimated_input,
+    self, Beyond, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, OpenReservation,
+    RouteLimit, SettledByBody, estimated_input,
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::resolve::Rejection;
@@ -197,9 +197,8 @@ pub(super) fn begin_metering(
             tokens: limits().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
             weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
-            cuts: limits().any(cuts),
             metrics: limits().next()?.0.metrics.clone(),
-            reserved: SmallVec::from_iter([reserved]),
+            open: OpenReservation::new(reserved, if limits().any(cuts) { Beyond::Refused } else { Beyond::Settled }),
         })
     });
     let limits: SmallVec<_> = limits.collect();

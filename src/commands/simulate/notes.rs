@@ -162,6 +162,7 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
             notes.push(format!("{name}: responses are taken to come at once, with the status in the log"));
         }
         Cost::OnStatus(..) => notes.push(format!("{name}: no line has a status, so every request is charged")),
+        Cost::Bytes(_) => {}
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

@@ -7,11 +7,12 @@
 use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
+use super::reservations::Costs;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
 use crate::base::clock::Time;
 use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
-use crate::store::{Ask, Pooled, RefusedAsk, Reply};
+use crate::store::{Ask, Pooled, RefusedAsk, Reply, Reserved};
 
 /// The decision of one limit about a request. A limit with rates and `max_in_flight` has one outcome for each.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +211,12 @@ impl<'a> DecisionState<'a> {
 
     /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
-        for reserved in std::mem::take(&mut reply.reserved) {
+        let reserved = std::mem::take(&mut reply.reserved);
+        // Costs in bytes may be reserved only while the bytes pass.
+        let asks = self.asks[self.decided..].iter();
+        let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
+        let nothing: SmallVec<[Reserved; 1]> = nothing.map(Reserved::nothing).collect();
+        for reserved in reserved.into_iter().chain(nothing) {
             let place = reserved.place();
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),
@@ -218,8 +224,10 @@ impl<'a> DecisionState<'a> {
                 None => false,
             };
             let costs = self.asks[self.decided..].iter().filter(is_for);
-            let costs = costs.map(|ask| (ask.place, &input.limits[ask.place].cost, ask.cost)).collect();
-            self.reservations.add(costs, reserved);
+            let costs: Costs<'a> = costs.map(|ask| (ask.place, &input.limits[ask.place].cost, ask.cost)).collect();
+            if reserved.cost() > 0 || costs.iter().any(|(_, cost, _)| matches!(cost, Cost::Bytes(_))) {
+                self.reservations.add(costs, reserved);
+            }
         }
     }
 
