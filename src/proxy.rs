@@ -10,6 +10,7 @@ mod worker_snapshot;
 mod body_memory;
 mod inspection;
 mod token_meter;
+mod byte_meter;
 mod arrival;
 mod envoy;
 mod decided;
@@ -60,7 +61,8 @@ pub use inspection::read as read_body;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{begin_metering, refused};
+use byte_meter::ByteMeter;
+use decided::{begin_metering, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -265,11 +267,22 @@ async fn serve(
             if let Some(metered) = &metered {
                 inspection::adapt(&mut request.head, metered.hides_usage);
             }
+            if let Some(meter) = ByteMeter::begin(&gateway.store, route, &mut state) {
+                meter.count(&mut request.body);
+                record.count_bytes(&meter);
+            }
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };
+    if let Some(meter) = record.byte_meter().cloned() {
+        // Boxed because it is seldom needed and would make the future of each request larger.
+        let asked = Box::pin(meter.decide(&route.limits, response, &mut state)).await;
+        if let Some((outcome, answer)) = without_room(connection, &gateway, route, asked, &mut state, &mut record) {
+            return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
+        }
+    }
     settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::WorkerSnapshot;
 use super::respond::rate_limit_headers::RefusalCache;
 use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
+use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
-use crate::config::{BanResponse, OnExhausted, Role, TokenCost};
+use crate::config::{BanResponse, OnError, OnExhausted, Role, TokenCost};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
@@ -206,6 +206,28 @@ pub(super) fn begin_metering(
         let worker = state.reservations.worker();
         record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
     }
+}
+
+/// The answer instead of a response for whose bytes there is no room; `None` if it passes. The charges for what the upstream
+/// has done stay.
+pub(super) fn without_room(
+    connection: &ConnectionContext,
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    decision: Decision,
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+) -> Option<(Outcome, LocalResponse)> {
+    let (told, last) = (&route.rate_limit_headers, &mut connection.refusal_cache.borrow_mut());
+    let answer = match decision {
+        Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),
+        Decision::Silenced(place) => told.silence(place),
+        Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown(),
+        _ => return None,
+    };
+    let refusing = refusing(decision, state).and_then(|place| route.limits.get(place));
+    record.refused_by(refusing.map(|limit| &limit.metrics));
+    Some((outcome_of(decision, route), answer))
 }
 
 /// The response to a request that its limits do not admit. `now` is when they were asked.

@@ -115,9 +115,14 @@ impl Body for Observed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { content, record } = &mut *self;
         let Some(record) = record else { return Pin::new(content).poll_frame(cx) };
-        let polled = match &mut record.meter {
+        let RequestRecord { meter, bytes, .. } = record;
+        let mut next = |cx: &mut Context<'_>| match meter {
             Some(meter) => meter.poll_frame(content, cx),
             None => Pin::new(&mut *content).poll_frame(cx),
+        };
+        let polled = match bytes {
+            Some(bytes) => bytes.1.poll_frame(cx, next),
+            None => next(cx),
         };
         if record.meter.as_ref().is_some_and(|meter| meter.was_cut()) {
             record.expected = Outcome::Limited;
@@ -127,23 +132,30 @@ impl Body for Observed {
             Poll::Ready(Some(Ok(frame))) => {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
                 if content.is_end_stream() {
-                    record.outcome = record.expected;
+                    record.ended_whole();
                 }
             }
             Poll::Ready(Some(Err(error))) => {
                 // The client gets an incomplete body, so the request has failed although its head was sent.
                 let reason = error.reason();
-                record.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
+                record.outcome = match reason {
+                    Reason::BytesExhausted => Outcome::Limited,
+                    _ if reason.is_upstreams() => Outcome::Failed,
+                    _ => Outcome::Abandoned,
+                };
                 record.fail(reason, &content.server(), error);
             }
-            Poll::Ready(None) => record.outcome = record.expected,
+            Poll::Ready(None) => record.ended_whole(),
             Poll::Pending => {}
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream() && self.meter().is_none_or(TokenMeter::is_over)
+        let holds_nothing = |record: &RequestRecord| record.bytes.as_ref().is_none_or(|bytes| bytes.1.held().is_none());
+        self.content.is_end_stream()
+            && self.meter().is_none_or(TokenMeter::is_over)
+            && self.record.as_ref().is_none_or(holds_nothing)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::{DecisionCounters, LimitMetrics};
 use crate::base::clock;
 use crate::config::Role;
 use crate::store::{Answer, Ask, Asks, Reply, Reserved, Store};
@@ -116,8 +117,8 @@ pub trait Metered {
 
 /// Asks for more while a request is served.
 pub struct Growth {
-    pub store: Arc<Store>,
-    pub worker: usize,
+    store: Arc<Store>,
+    worker: usize,
     asked: Option<(oneshot::Receiver<Reply>, Extra)>,
 }
 
@@ -146,7 +147,7 @@ impl Growth {
                 None => {
                     let asks: Asks<'_> =
                         limits.iter().filter_map(|limit| limit.open().ask(needed(limit), extra)).collect();
-                    let answer = (!asks.is_empty()).then(|| self.store.decide(&asks, clock::now(), self.worker));
+                    let answer = self.decide(&asks);
                     drop(asks);
                     match answer {
                         None | Some(Answer::Away) => None,
@@ -167,6 +168,15 @@ impl Growth {
                 (true, Extra::None) => return Poll::Ready(Err(reply)),
             }
         }
+    }
+
+    /// `None` if nothing is asked for.
+    pub fn decide(&self, asks: &[Ask<'_>]) -> Option<Answer> {
+        (!asks.is_empty()).then(|| self.store.decide(asks, clock::now(), self.worker))
+    }
+
+    pub fn counters<'l>(&self, limit: &'l LimitMetrics) -> &'l DecisionCounters {
+        limit.workers.of(self.worker)
     }
 
     pub fn settle(&self, open: &mut OpenReservation, cost: u64) {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::rate_selector::RateSet;
 use super::reservations::Costs;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time};
 use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
 use crate::store::{Ask, Pooled, RefusedAsk, Reply, Reserved};
@@ -104,8 +104,12 @@ type Refusals = SmallVec<[RefusedAsk; 1]>;
 impl<'a> DecisionState<'a> {
     /// Counts that the request is over the limit at this place. Returns the decision of that limit alone.
     pub(super) fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
-        let on_limit = input.limits[place].on_limit;
-        let counters = input.limits[place].counters(input.worker);
+        self.over_limit(&input.limits[place], input.worker, place)
+    }
+
+    fn over_limit(&mut self, route_limit: &RouteLimit, worker: usize, place: usize) -> Decision {
+        let on_limit = route_limit.on_limit;
+        let counters = route_limit.counters(worker);
         if on_limit.role() == Role::Reports {
             self.shadow(counters, place);
             return Decision::Admitted;
@@ -196,6 +200,30 @@ impl<'a> DecisionState<'a> {
         if !self.permits.is_empty() || !input.asks_all() {
             // Outcomes of earlier stages and of requests in flight were added first. Restore the order of the route.
             self.outcomes.sort_by_key(|outcome| outcome.place);
+        }
+        decision
+    }
+
+    /// Counts what limits say about an ask for more, after the request was admitted, and corrects the outcomes. `need` is what
+    /// the limit at a place was asked for.
+    pub fn conclude_later(&mut self, limits: &[RouteLimit], reply: &Reply, need: impl Fn(usize) -> u64) -> Decision {
+        let as_of = reply.as_of.unwrap_or_else(clock::now);
+        let mut decision = Decision::Admitted;
+        for (place, verdict) in &reply.verdicts {
+            let Some(route_limit) = limits.get(*place) else { continue };
+            let is_of = |outcome: &&mut LimitOutcome<'_>| {
+                outcome.place == *place && matches!(outcome.verdict, LimitVerdict::Rates(_))
+            };
+            if let Some(outcome) = self.outcomes.iter_mut().find(is_of) {
+                (outcome.verdict, outcome.as_of, outcome.need) = (LimitVerdict::Rates(*verdict), as_of, need(*place));
+            }
+            if !verdict.admitted {
+                match self.over_limit(route_limit, self.reservations.worker(), *place) {
+                    Decision::Silenced(_) if decision == Decision::Rejected => {}
+                    Decision::Admitted => {}
+                    refused => decision = refused,
+                }
+            }
         }
         decision
     }
