@@ -115,14 +115,16 @@ impl Body for Observed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { content, record } = &mut *self;
         let Some(record) = record else { return Pin::new(content).poll_frame(cx) };
+        let is_upstreams = matches!(content, ResponseContent::Upstream(_));
         let RequestRecord { meter, bytes, .. } = record;
         let mut next = |cx: &mut Context<'_>| match meter {
             Some(meter) => meter.poll_frame(content, cx),
             None => Pin::new(&mut *content).poll_frame(cx),
         };
         let polled = match bytes {
-            Some(bytes) => bytes.1.poll_frame(cx, next),
-            None => next(cx),
+            // Answers of the gateway cost nothing.
+            Some(bytes) if is_upstreams || bytes.1.held().is_some() => bytes.1.poll_frame(cx, next),
+            _ => next(cx),
         };
         if record.meter.as_ref().is_some_and(|meter| meter.was_cut()) {
             record.expected = Outcome::Limited;
