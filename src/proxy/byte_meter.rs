@@ -242,10 +242,6 @@ impl ByteMeter {
         reply.map_or(Decision::Unknown, |reply| self.0.borrow_mut().conclude(limits, reply, state))
     }
 
-    pub fn was_cut(&self) -> bool {
-        self.0.borrow().refused.is_some()
-    }
-
     pub fn settle(&self) {
         self.0.borrow_mut().settle();
     }

@@ -56,11 +56,9 @@ pub(super) fn is_counted_by(limit: &Section<'_>) -> bool {
 
 /// `table` is the value of `cost`, and has `bytes`. `None` after a report.
 pub(super) fn read(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost> {
-    let reserve = match table.field(&cost::reserve) {
-        Some(field) => reserve(&field, rates, gateways)?,
-        None => RESERVE,
-    };
-    Some(ByteCost { counted: table.given(&cost::bytes)?, reserve, on_exhausted: table.read(&cost::on_exhausted) })
+    let reserve = table.field(&cost::reserve).map_or(Some(RESERVE), |field| reserve(&field, rates, gateways));
+    let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
+    Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
 }
 
 fn reserve(field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<u64> {
