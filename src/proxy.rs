@@ -61,8 +61,7 @@ pub use inspection::read as read_body;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use byte_meter::ByteMeter;
-use decided::{begin_metering, refused, without_room};
+use decided::{begin_metering, count_bytes, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -267,21 +266,15 @@ async fn serve(
             if let Some(metered) = &metered {
                 inspection::adapt(&mut request.head, metered.hides_usage);
             }
-            if let Some(meter) = ByteMeter::begin(&gateway.store, route, &mut state) {
-                meter.count(&mut request.body);
-                record.count_bytes(&meter);
-            }
+            count_bytes(gateway, route, &mut state, &mut record, &mut request.body);
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };
-    if let Some(meter) = record.byte_meter().cloned() {
-        // Boxed because it is seldom needed and would make the future of each request larger.
-        let asked = Box::pin(meter.decide(&route.limits, response, &mut state)).await;
-        if let Some((outcome, answer)) = without_room(connection, &gateway, route, asked, &mut state, &mut record) {
-            return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
-        }
+    if let Some((outcome, answer)) = without_room(connection, &gateway, route, response, &mut state, &mut record).await
+    {
+        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
     }
     settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);

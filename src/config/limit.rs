@@ -25,8 +25,8 @@ use super::overrides::{Allowance, Overrides};
 use super::read::{Shape, tables};
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strategy};
 
-pub use bytes::{ByteCost, CountedBytes};
-pub use cost::Cost;
+pub use bytes::CountedBytes;
+pub use cost::{ByteCost, Cost};
 pub use exceptions::Tiers;
 pub(super) use on_limit::ban;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};

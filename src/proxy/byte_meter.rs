@@ -10,12 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Response, StatusCode};
-use http_body::Body;
+use http_body::{Body, SizeHint};
 use smallvec::SmallVec;
 
-use super::snapshot::CompiledRoute;
-use super::telemetry::{ObservedBody, ResponseContent};
 use crate::base::body_gate::{BodyGate, Exhausted};
 use crate::config::{ByteCost, OnExhausted, Role};
 use crate::request::decide::{
@@ -126,6 +123,11 @@ impl Meter {
             return Poll::Ready(Err(Exhausted));
         }
         self.flow(direction).passed = passed;
+        let (request, response) = (self.request.passed, self.response.passed);
+        for limit in &mut self.limits {
+            let cost = limit.cost(request, response);
+            self.growth.settle_spent(&mut limit.open, cost);
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -181,29 +183,30 @@ impl Meter {
 }
 
 impl ByteMeter {
-    /// `None` if no limit counts the bytes of the request.
-    pub(super) fn begin(store: &Arc<Store>, route: &CompiledRoute, state: &mut DecisionState<'_>) -> Option<Self> {
+    /// Counts the bytes of this body, and of the response. `None` if no limit counts the bytes of the request.
+    pub(super) fn begin(
+        store: &Arc<Store>,
+        limits: &[RouteLimit],
+        body: &mut Option<ClientBody>,
+        state: &mut DecisionState<'_>,
+    ) -> Option<Self> {
         let opened = state.reservations.open_bytes().into_iter();
-        let limits: Vec<_> = opened.filter_map(|opened| ByteLimit::new(&route.limits, opened)).collect();
+        let limits: Vec<_> = opened.filter_map(|opened| ByteLimit::new(limits, opened)).collect();
         if limits.is_empty() {
             return None;
         }
         let growth = Growth::new(store.clone(), state.reservations.worker());
-        let (request, response, refused) = Default::default();
-        Some(Self(Rc::new(RefCell::new(Meter { growth, limits, request, response, refused }))))
+        // The decision has reserved the length that the head states.
+        let length = body.as_ref().and_then(|body| body.size_hint().exact());
+        let request = Flow { passed: 0, expected: length.unwrap_or(0) };
+        let (response, refused) = Default::default();
+        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, request, response, refused })));
+        body.iter_mut().for_each(|body| body.pass_through(meter.gate(Direction::Request)));
+        Some(meter)
     }
 
     pub(super) fn gate(&self, direction: Direction) -> impl BodyGate + use<> {
         Gate(self.clone(), direction)
-    }
-
-    /// Counts the bytes of this body, too.
-    pub(super) fn count(&self, body: &mut Option<ClientBody>) {
-        if let Some(body) = body {
-            // The decision has reserved the length that the head states.
-            self.0.borrow_mut().request.expected = body.size_hint().exact().unwrap_or(0);
-            body.pass_through(self.gate(Direction::Request));
-        }
     }
 
     pub(super) fn poll_pass(
@@ -215,24 +218,20 @@ impl ByteMeter {
         self.0.borrow_mut().poll_pass(cx, direction, bytes)
     }
 
-    /// Decides about a response before its head is sent, or about an answer of the gateway because a body was cut. Corrects
-    /// the outcomes. A store that does not answer decides nothing.
+    /// Decides before its head is sent about a response whose body has this size, or about an answer of the gateway because a
+    /// body was cut. Corrects the outcomes.
     pub(super) async fn decide(
         &self,
         limits: &[RouteLimit],
-        response: &Response<ObservedBody>,
+        size: Option<SizeHint>,
         state: &mut DecisionState<'_>,
     ) -> Decision {
         let refused = self.0.borrow_mut().refused.take();
         if let Some(reply) = refused {
             return self.0.borrow_mut().conclude(limits, reply, state);
         }
-        let ResponseContent::Upstream(body) = &response.body().content else { return Decision::Admitted };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Decision::Admitted;
-        }
-        let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
-        let answer = self.0.borrow_mut().ask_for_response(length);
+        let Some(size) = size else { return Decision::Admitted };
+        let answer = self.0.borrow_mut().ask_for_response(size.exact());
         let reply = match answer {
             None => return Decision::Admitted,
             Some(Answer::Now(reply)) => Some(reply),

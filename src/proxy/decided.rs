@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
+use super::byte_meter::ByteMeter;
 use super::respond::rate_limit_headers::RefusalCache;
 use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
 use super::{ConnectionContext, WorkerSnapshot};
@@ -22,6 +23,7 @@ use crate::request::decide::{
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::resolve::Rejection;
+use crate::server::ClientBody;
 
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
@@ -208,16 +210,34 @@ pub(super) fn begin_metering(
     }
 }
 
+/// Counts the bytes of the `body` and of the response, if limits do.
+pub(super) fn count_bytes(
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+    body: &mut Option<ClientBody>,
+) {
+    if let Some(meter) = ByteMeter::begin(&gateway.store, &route.limits, body, state) {
+        record.count_bytes(meter);
+    }
+}
+
 /// The answer instead of a response for whose bytes there is no room; `None` if it passes. The charges for what the upstream
 /// has done stay.
-pub(super) fn without_room(
+pub(super) async fn without_room(
     connection: &ConnectionContext,
     gateway: &WorkerSnapshot,
     route: &CompiledRoute,
-    decision: Decision,
+    response: &Response<ObservedBody>,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
 ) -> Option<(Outcome, LocalResponse)> {
+    let meter = record.byte_meter()?.clone();
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let size = response.body().upstreams().filter(|_| !is_tunnel);
+    // Boxed because it is seldom needed and would make the future of each request larger.
+    let decision = Box::pin(meter.decide(&route.limits, size, state)).await;
     let (told, last) = (&route.rate_limit_headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),

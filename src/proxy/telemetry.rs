@@ -191,8 +191,9 @@ impl RequestRecord {
         self.meter = Some(Box::new(meter));
     }
 
-    pub fn count_bytes(&mut self, meter: &ByteMeter) {
-        self.bytes = Some(Box::new((meter.clone(), Gated::new(meter.gate(Direction::Response)))));
+    pub fn count_bytes(&mut self, meter: ByteMeter) {
+        let gate = Gated::new(meter.gate(Direction::Response));
+        self.bytes = Some(Box::new((meter, gate)));
     }
 
     /// The meter of a request whose bytes are counted.

@@ -70,8 +70,6 @@ pub struct TokenMeter {
     trailers: Option<HeaderMap>,
     /// Bytes of text that were sent, or have room.
     passed: u64,
-    /// Whether what is held may lack room.
-    asks: bool,
     end: Option<End>,
 }
 
@@ -127,7 +125,7 @@ impl TokenMeter {
         } else {
             Reading::Plain(reader)
         };
-        let (weighed, is_abandoned, has_begun, ready, held, held_end, trailers, passed, asks, end) = Default::default();
+        let (weighed, is_abandoned, has_begun, ready, held, held_end, trailers, passed, end) = Default::default();
         Self {
             growth: Growth::new(store, worker),
             limits,
@@ -142,7 +140,6 @@ impl TokenMeter {
             held_end,
             trailers,
             passed,
-            asks,
             end,
         }
     }
@@ -172,11 +169,10 @@ impl TokenMeter {
             if let Some(piece) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            if self.asks {
+            if !self.held.is_empty() || self.held_end.is_some() {
                 let used = self.used(End::Broken);
                 let polled = self.growth.poll(cx, &mut self.limits, |limit| limit.needed(used));
                 let has_room = ready!(polled).is_ok() || self.is_abandoned;
-                self.asks = false;
                 if has_room { self.pass() } else { self.cut() }
             } else if self.end.is_some() {
                 return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
@@ -219,8 +215,7 @@ impl TokenMeter {
         // A usage that is stated without new text, as at the end of most streams, cuts nothing.
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
         let has_more = can_end && self.reading.reader().text() != self.passed && !self.is_abandoned;
-        self.asks = has_more && self.limits.iter().any(MeteredLimit::cuts);
-        if !self.asks {
+        if !has_more || !self.limits.iter().any(MeteredLimit::cuts) {
             self.pass();
         }
     }

@@ -16,7 +16,7 @@ use crate::base::body_gate::{BodyGate, Exhausted, Gated};
 #[derive(Debug)]
 pub struct ClientBody {
     source: Source,
-    gate: Option<Gated>,
+    gate: Option<Box<Gated>>,
 }
 
 #[derive(Debug)]
@@ -65,12 +65,12 @@ impl ClientBody {
     }
 
     fn held(&self) -> Option<u64> {
-        self.gate.as_ref().and_then(Gated::held)
+        self.gate.as_ref().and_then(|gate| gate.held())
     }
 
     /// Each piece waits until the gate lets it pass.
     pub fn pass_through(&mut self, gate: impl BodyGate + 'static) {
-        self.gate = Some(Gated::new(gate));
+        self.gate = Some(Box::new(Gated::new(gate)));
     }
 }
 

@@ -303,3 +303,38 @@ fn two_limits_are_charged_together_or_not_at_all() {
         assert_eq!(lines["remaining"]["l"], 6000, "{lines}");
     });
 }
+
+#[test]
+fn bodies_without_a_length_side_by_side_pass_no_more_than_there_is_room_for() {
+    every_store(|store| {
+        let upstream = files();
+        let cost = "bytes = \"response\", reserve = \"700B\", on_exhausted = \"cut\"";
+        let gateway = start(store, "50000B", cost, &upstream);
+        let clients: Vec<_> = (0..40)
+            .map(|_| {
+                let mut client = gateway.client();
+                thread::spawn(move || {
+                    client.send("GET /drip/5000 HTTP/1.1\r\nHost: h\r\n\r\n");
+                    let (head, framing) = client.try_head().unwrap();
+                    let mut passed = 0;
+                    let is_whole = client.wire.body(framing, &mut |piece| passed += piece.len()).is_ok();
+                    if head.status == 200 { (passed, is_whole) } else { (0, false) }
+                })
+            })
+            .collect();
+        let all: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        let passed: usize = all.iter().map(|(passed, _)| passed).sum();
+        assert!(passed <= 50_000 && passed > 40_000, "{passed}: {all:?}");
+        assert!(all.iter().any(|(_, is_whole)| !is_whole), "{all:?}");
+        until("what has passed is charged", PATIENCE, || gateway.used("l", "%2F*") == passed as u64);
+    });
+}
+
+#[test]
+fn a_thousand_downloads_over_http2_are_no_different() {
+    let upstream = files();
+    let gateway = start("", "25000B", "bytes = \"response\"", &upstream);
+    let request = || http::Request::get("http://test.example/1000").body(()).unwrap();
+    let all = crate::harness::over_http2(gateway.http, (0..200).map(|_| request()).collect());
+    assert_eq!(all.iter().filter(|(status, _)| *status == 200).count(), 25);
+}

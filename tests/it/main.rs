@@ -23,6 +23,7 @@ mod bans;
 mod begun_heads;
 mod bodies;
 mod body_sizes;
+mod byte_reports;
 mod byte_tunnels;
 mod byte_uploads;
 mod bytes;

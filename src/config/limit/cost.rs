@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::bytes::{self, ByteCost};
+use super::bytes::CountedBytes;
 use super::keys as limit;
-use super::tokens::{self, TokenCost, cost};
-use crate::config::kinds::{STATUS, shaped};
+use super::tokens::{self, OnExhausted, TokenCost, cost};
+use crate::base::units::spelled_size;
+use crate::config::kinds::{STATUS, shaped, size_within};
 use crate::config::read::{Field, Section, Setting, Shape, tables};
 use crate::config::values;
-use crate::limit::{MAX_QUOTA, Rate};
+use crate::limit::{MAX_BYTES, MAX_QUOTA, Rate};
 
 const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" }, \
                     cost = { tokens = \"auto\" } or cost = { bytes = \"response\" }";
+
+/// The default of `reserve` of a cost in bytes.
+const RESERVE: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -32,6 +36,15 @@ pub enum Cost {
     Tokens(Arc<TokenCost>),
     /// The bytes of the bodies that pass.
     Bytes(ByteCost),
+}
+
+/// The cost is the number of bytes of bodies that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteCost {
+    pub counted: CountedBytes,
+    /// What is reserved at once of a body whose length is not known.
+    pub reserve: u64,
+    pub on_exhausted: OnExhausted,
 }
 
 tables! {
@@ -107,7 +120,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     }
     let read = match (&tokens, &bytes) {
         (Some(tokens), _) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
-        (None, Some(_)) => bytes::read(&table, rates, gateways).map(Cost::Bytes),
+        (None, Some(_)) => self::bytes(&table, rates, gateways).map(Cost::Bytes),
         (None, None) => {
             let reserve =
                 table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
@@ -131,6 +144,23 @@ fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Opti
         );
     }
     Some(amount)
+}
+
+/// `table` is the value of `cost`, and has `bytes`. `None` after a report.
+fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost> {
+    let reserve = table.field(&cost::reserve).map_or(Some(RESERVE), |field| reserve(&field, rates, gateways));
+    let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
+    Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
+}
+
+fn reserve(field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<u64> {
+    let reserve = size_within(field, &(1..=MAX_BYTES))?;
+    let capacity = |rate: &Rate| rate.part(gateways).capacity();
+    if let Some(rate) = rates.iter().find(|rate| capacity(rate) < reserve) {
+        let message = format!("a body that reserves {} can never pass \"{rate}\"", spelled_size(reserve));
+        field.report(message, format!("allowed: at most {}", spelled_size(capacity(rate))));
+    }
+    Some(reserve)
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::foreign::{meant, without_separators};
-use super::{Limit, bytes, keys as limit};
+use super::tokens::cost;
+use super::{Limit, keys as limit};
 use crate::base::units;
 use crate::config::read::{Field, Section, Setting, Shape, Wrong};
 use crate::config::report::{nearest, quoted};
@@ -57,7 +58,7 @@ impl Terms {
             section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
-        let in_bytes = bytes::is_counted_by(section);
+        let in_bytes = counts_bytes(section);
         Self { strategy, calendar, in_bytes, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
@@ -171,6 +172,12 @@ fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String,
     let message = format!("\"{written}\" and \"{other}\" are two kinds of days, and a request must fit both");
     let help = "\"N/d\" is any 24 hours, \"N/day\" is a calendar day: keep the one that you mean";
     Some((message, help.to_owned()))
+}
+
+/// Whether the limit counts bytes, so that its rates are sizes.
+fn counts_bytes(limit: &Section<'_>) -> bool {
+    let table = limit.field(&limit::cost).filter(Field::is_table).and_then(|field| field.entries("`cost`"));
+    table.is_some_and(|entries| entries.iter().any(|(name, _)| name.text == cost::bytes.name))
 }
 
 fn wrong_unit(rate: &Rate, in_bytes: bool) -> Wrong {

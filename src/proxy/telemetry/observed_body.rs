@@ -63,6 +63,15 @@ impl From<MessageBody> for ObservedBody {
 }
 
 impl Observed {
+    /// The size of the upstream's body; `None` for an answer of the gateway.
+    pub fn upstreams(&self) -> Option<SizeHint> {
+        match &self.content {
+            ResponseContent::Upstream(body) if body.is_end_stream() => Some(SizeHint::with_exact(0)),
+            ResponseContent::Upstream(body) => Some(body.size_hint()),
+            ResponseContent::Own(_) | ResponseContent::Message(_) => None,
+        }
+    }
+
     fn meter(&self) -> Option<&TokenMeter> {
         self.record.as_ref()?.meter.as_deref()
     }

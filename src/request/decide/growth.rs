@@ -34,15 +34,20 @@ pub struct Needed {
     pub step: u64,
 }
 
+/// How many reservations of a request are kept although they are spent. A stream may ask for a million.
+const MOST_SPENT: usize = 4;
+
 /// What one limit has reserved for a request, and what the request has asked for since.
 pub struct OpenReservation {
     reserved: SmallVec<[Reserved; 1]>,
+    /// What earlier reservations were, which are settled already.
+    spent: u64,
     beyond: Beyond,
 }
 
 impl OpenReservation {
     pub fn new(reserved: Reserved, beyond: Beyond) -> Self {
-        Self { reserved: SmallVec::from_iter([reserved]), beyond }
+        Self { reserved: SmallVec::from_iter([reserved]), spent: 0, beyond }
     }
 
     pub fn beyond(&self) -> Beyond {
@@ -50,10 +55,10 @@ impl OpenReservation {
     }
 
     pub fn cost(&self) -> u64 {
-        self.reserved.iter().map(Reserved::cost).sum()
+        self.spent + self.reserved.iter().map(Reserved::cost).sum::<u64>()
     }
 
-    /// What the decision has reserved.
+    /// The earliest reservation that is not settled: what the decision has reserved, unless that is spent.
     pub fn first(&self) -> Option<&Reserved> {
         self.reserved.first()
     }
@@ -70,6 +75,16 @@ impl OpenReservation {
             let back = given.min(ticket.cost());
             let cost = ticket.cost() - back + mem::take(&mut more);
             given -= back;
+            settle(ticket, cost);
+        }
+    }
+
+    /// Settles the earliest reservations, if there are many and no less than `cost` will be charged in the end.
+    fn settle_spent(&mut self, cost: u64, settle: impl Fn(Reserved, u64)) {
+        while self.reserved.len() > MOST_SPENT && self.spent + self.reserved[0].cost() <= cost {
+            let ticket = self.reserved.remove(0);
+            let cost = ticket.cost();
+            self.spent += cost;
             settle(ticket, cost);
         }
     }
@@ -180,7 +195,16 @@ impl Growth {
     }
 
     pub fn settle(&self, open: &mut OpenReservation, cost: u64) {
-        open.settle(cost, |reserved, cost| _ = self.store.settle(reserved, cost, None, clock::now(), self.worker));
+        open.settle(cost, |reserved, cost| self.settle_one(reserved, cost));
+    }
+
+    /// At least `cost` will be charged in the end.
+    pub fn settle_spent(&self, open: &mut OpenReservation, cost: u64) {
+        open.settle_spent(cost, |reserved, cost| self.settle_one(reserved, cost));
+    }
+
+    fn settle_one(&self, reserved: Reserved, cost: u64) {
+        self.store.settle(reserved, cost, None, clock::now(), self.worker);
     }
 
     /// Gives back what was asked for if the reply was not read. A reply that has not come yet lapses.
@@ -188,6 +212,67 @@ impl Growth {
         let Some((mut reply, _)) = self.asked.take() else { return };
         reply.close();
         let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, clock::now(), self.worker));
+        reserved.into_iter().for_each(|step| self.settle_one(step, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::base::fingerprint::Fingerprint;
+    use crate::limit::{Limit, Strategy};
+    use crate::store::Counters;
+    use crate::store::memory::Memory;
+
+    struct Stream(OpenReservation);
+
+    impl Metered for Stream {
+        fn open(&self) -> &OpenReservation {
+            &self.0
+        }
+
+        fn open_mut(&mut self) -> &mut OpenReservation {
+            &mut self.0
+        }
+    }
+
+    /// Grows a reservation to `total` in steps of 3, until that is refused. Returns what is reserved, and used after settling
+    /// at `cost`.
+    fn grown(quota: &str, beyond: Beyond, total: u64, cost: u64) -> (u64, u64) {
+        let rate = quota.parse::<crate::limit::Rate>().unwrap();
+        let burst = Strategy::TokenBucket { burst: rate.quota() };
+        let limit = Arc::new(Limit::new("l", &[rate.with_strategy(burst).unwrap()]));
+        let store = Arc::new(Store::from(Memory::new(100, usize::MAX)));
+        let ask = Ask::new(&limit, Fingerprint::of(b"key"), 0);
+        let mut limits = [Stream(OpenReservation::new(Reserved::nothing(&ask), beyond))];
+        let mut growth = Growth::new(store.clone(), 0);
+        let cx = &mut Context::from_waker(Waker::noop());
+        for total in 1..=total {
+            let polled = growth.poll(cx, &mut limits, |_| Needed { total, step: 3 });
+            if polled != Poll::Ready(Ok(())) {
+                break;
+            }
+            growth.settle_spent(&mut limits[0].0, total.min(cost));
+            assert!(limits[0].0.reserved.len() <= MOST_SPENT + 1, "they take no memory");
+        }
+        let reserved = limits[0].0.cost();
+        growth.settle(&mut limits[0].0, cost);
+        let Counters::Memory(memory) = store.counters() else { unreachable!() };
+        (reserved, memory.peek(&limit, ask.key, clock::now()).rates[0].used)
+    }
+
+    #[test]
+    fn a_stream_of_many_steps_keeps_few_reservations() {
+        assert_eq!(grown("100000/31d", Beyond::Refused, 10_000, 10_000), (10_002, 10_000));
+        assert_eq!(grown("100000/31d", Beyond::Charged, 10_000, 9_995), (10_002, 9_995));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_refused_or_charged_or_left_to_the_end() {
+        assert_eq!(grown("100/31d", Beyond::Refused, 200, 100), (100, 100));
+        assert_eq!(grown("100/31d", Beyond::Charged, 200, 200), (201, 200));
+        assert_eq!(grown("100/31d", Beyond::Settled, 200, 200), (0, 200));
     }
 }

@@ -7,7 +7,6 @@
 use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
-use super::reservations::Costs;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
 use crate::base::clock::{self, Time};
 use crate::config::{Cost, Role};
@@ -252,10 +251,8 @@ impl<'a> DecisionState<'a> {
                 None => false,
             };
             let costs = self.asks[self.decided..].iter().filter(is_for);
-            let costs: Costs<'a> = costs.map(|ask| (ask.place, &input.limits[ask.place].cost, ask.cost)).collect();
-            if reserved.cost() > 0 || costs.iter().any(|(_, cost, _)| matches!(cost, Cost::Bytes(_))) {
-                self.reservations.add(costs, reserved);
-            }
+            let costs = costs.map(|ask| (ask.place, &input.limits[ask.place].cost, ask.cost)).collect();
+            self.reservations.add(costs, reserved);
         }
     }
 

@@ -147,7 +147,7 @@ impl PendingReservation<'_> {
     }
 }
 
-pub(super) type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
+type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
 
 /// A reservation that grows with the bytes that pass.
 pub struct SettledByBytes {
@@ -187,10 +187,12 @@ impl<'a> Reservations<'a> {
 
     /// Adds what the store has reserved for limits with these costs.
     pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
-        if costs.iter().any(|(_, cost, _)| is_settled(cost)) {
-            self.pending.push(PendingReservation { costs, known: 0, reserved });
-        } else {
-            self.besides.push(reserved);
+        let is_settled = costs.iter().any(|(_, cost, _)| is_settled(cost));
+        let pending = PendingReservation { costs, known: 0, reserved };
+        if is_settled && (pending.reserved.cost() > 0 || pending.is_in_bytes()) {
+            self.pending.push(pending);
+        } else if pending.reserved.cost() > 0 {
+            self.besides.push(pending.reserved);
         }
     }
 
