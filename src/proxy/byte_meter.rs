@@ -201,7 +201,7 @@ impl ByteMeter {
         let request = Flow { passed: 0, expected: length.unwrap_or(0) };
         let (response, refused) = Default::default();
         let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, request, response, refused })));
-        body.iter_mut().for_each(|body| body.pass_through(meter.gate(Direction::Request)));
+        *body = body.take().map(|body| body.through(meter.gate(Direction::Request)));
         Some(meter)
     }
 

@@ -14,16 +14,14 @@ use super::http2::StreamBody;
 use crate::base::body_gate::{BodyGate, Exhausted, Gated};
 
 #[derive(Debug)]
-pub struct ClientBody {
-    source: Source,
-    gate: Option<Box<Gated>>,
-}
+pub struct ClientBody(Source);
 
 #[derive(Debug)]
 enum Source {
     Http1(MessageBody),
     Http2(StreamBody),
     Whole { data: Bytes, trailers: Option<HeaderMap> },
+    Gated(Box<(ClientBody, Gated)>),
 }
 
 /// The client has broken off its body, or has sent an invalid one.
@@ -41,36 +39,27 @@ impl From<Exhausted> for ClientBodyError {
     }
 }
 
-impl From<Source> for ClientBody {
-    fn from(source: Source) -> Self {
-        Self { source, gate: None }
-    }
-}
-
 impl From<MessageBody> for ClientBody {
     fn from(body: MessageBody) -> Self {
-        Source::Http1(body).into()
+        Self(Source::Http1(body))
     }
 }
 
 impl From<StreamBody> for ClientBody {
     fn from(body: StreamBody) -> Self {
-        Source::Http2(body).into()
+        Self(Source::Http2(body))
     }
 }
 
 impl ClientBody {
     pub fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Source::Whole { data, trailers }.into()
+        Self(Source::Whole { data, trailers })
     }
 
-    fn held(&self) -> Option<u64> {
-        self.gate.as_ref().and_then(|gate| gate.held())
-    }
-
-    /// Each piece waits until the gate lets it pass.
-    pub fn pass_through(&mut self, gate: impl BodyGate + 'static) {
-        self.gate = Some(Box::new(Gated::new(gate)));
+    /// The same body, each piece of which waits until the gate lets it pass.
+    #[must_use]
+    pub fn through(self, gate: impl BodyGate + 'static) -> Self {
+        Self(Source::Gated(Box::new((self, Gated::new(gate)))))
     }
 }
 
@@ -79,51 +68,40 @@ impl Body for ClientBody {
     type Error = ClientBodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
-        let Self { source, gate } = self.get_mut();
-        match gate {
-            None => Pin::new(source).poll_frame(cx),
-            Some(gate) => gate.poll_frame(cx, |cx| Pin::new(source).poll_frame(cx)),
+        match &mut self.get_mut().0 {
+            Source::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http1),
+            Source::Http2(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http2),
+            Source::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
+            Source::Whole { trailers, .. } => {
+                Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+            Source::Gated(gated) => {
+                let (body, gate) = &mut **gated;
+                gate.poll_frame(cx, |cx| Pin::new(body).poll_frame(cx))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held().is_none() && self.source.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let (rest, held) = (self.source.size_hint(), self.held().unwrap_or(0));
-        rest.exact().map_or(rest, |rest| SizeHint::with_exact(rest + held))
-    }
-}
-
-impl Body for Source {
-    type Data = Bytes;
-    type Error = ClientBodyError;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
-        match self.get_mut() {
-            Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http1),
-            Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http2),
-            Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
-            Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(body) => body.is_end_stream(),
-            Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+        match &self.0 {
+            Source::Http1(body) => body.is_end_stream(),
+            Source::Http2(body) => body.is_end_stream(),
+            Source::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            Source::Gated(gated) => gated.1.held().is_none() && gated.0.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Http1(body) => body.size_hint(),
-            Self::Http2(body) => body.size_hint(),
+        match &self.0 {
+            Source::Http1(body) => body.size_hint(),
+            Source::Http2(body) => body.size_hint(),
             // A length would exclude trailers.
-            Self::Whole { trailers: Some(_), .. } => SizeHint::default(),
-            Self::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Source::Whole { trailers: Some(_), .. } => SizeHint::default(),
+            Source::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Source::Gated(gated) => {
+                let (rest, held) = (gated.0.size_hint(), gated.1.held().unwrap_or(0));
+                rest.exact().map_or(rest, |rest| SizeHint::with_exact(rest + held))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::bytes::{files, left, limit};
 use crate::harness::{Gateway, Software, Upstream, every_store, reply, run, run_json};
@@ -194,8 +194,7 @@ fn a_store_that_is_away_decides_by_on_error(software: Software) {
         upstream.wait_connections(1);
         server.kill();
         gateway.wait_log("the outage", |line| {
-            line["message"].as_str().is_some_and(|message| message.contains("away"))
-                || line["level"] == Value::from("WARN")
+            line["message"].as_str().is_some_and(|message| message.contains("away")) || line["level"] == "WARN"
         });
         held.open();
         assert_eq!(client.response(false).status, status, "{software:?}");

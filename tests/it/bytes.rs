@@ -140,6 +140,17 @@ fn a_thousand_downloads_at_once_pass_what_they_would_one_after_the_other() {
 }
 
 #[test]
+fn a_response_that_never_fits_names_no_time_to_retry() {
+    every_store(|store| {
+        let gateway = start(store, "10000B", "bytes = \"response\"", &files());
+        let refused = gateway.client().get("/10001");
+        refused.expect_problem(429);
+        assert_eq!(refused.headers.get("retry-after"), None);
+        assert_eq!(gateway.client().get("/10000").status, 200);
+    });
+}
+
+#[test]
 fn what_has_no_body_costs_nothing() {
     every_store(|store| {
         let gateway = start(store, "10000B", "bytes = \"both\"", &files());
