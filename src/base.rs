@@ -2,6 +2,7 @@
 
 pub mod back_off;
 pub mod threads;
+pub mod body_gate;
 pub mod byte_order_mark;
 pub mod clock;
 pub mod deadline;

@@ -59,9 +59,9 @@ pub use kinds::UNLIMITED;
 #[cfg(not(feature = "postgres"))]
 pub use limit::PostgresUrl;
 pub use limit::{
-    Ban, BanResponse, Cost, HeaderStyle, HttpQuotas, Limit, ModelWeights, OnExhausted, OnLimit, PostgresSettings,
-    QuotaServer, Quotas, Role, SentKey, Slow, Tiers, TokenCost, WithoutUsage, quota_rates, temporary_again,
-    temporary_override,
+    Ban, BanResponse, ByteCost, Cost, CountedBytes, HeaderStyle, HttpQuotas, Limit, ModelWeights, OnExhausted, OnLimit,
+    PostgresSettings, QuotaServer, Quotas, Role, SentKey, Slow, Tiers, TokenCost, WithoutUsage, quota_rates,
+    temporary_again, temporary_override,
 };
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
 #[cfg(feature = "postgres")]

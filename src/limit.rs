@@ -79,7 +79,8 @@ pub mod shared;
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
 pub use rate::{
-    Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, RateTextError, Strategy,
+    Edge, MAX_BYTES, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, RateTextError,
+    Strategy,
 };
 pub use reservation::Reservation;
 

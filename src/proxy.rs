@@ -10,6 +10,7 @@ mod worker_snapshot;
 mod body_memory;
 mod inspection;
 mod token_meter;
+mod byte_meter;
 mod arrival;
 mod envoy;
 mod decided;
@@ -60,7 +61,7 @@ pub use inspection::read as read_body;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{begin_metering, refused};
+use decided::{begin_metering, count_bytes, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -265,11 +266,16 @@ async fn serve(
             if let Some(metered) = &metered {
                 inspection::adapt(&mut request.head, metered.hides_usage);
             }
+            count_bytes(gateway, route, &mut state, &mut record, &mut request.body);
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };
+    if let Some((outcome, answer)) = without_room(connection, &gateway, route, response, &mut state, &mut record).await
+    {
+        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
+    }
     settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =

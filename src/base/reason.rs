@@ -56,13 +56,15 @@ pub enum Reason {
     Banned,
     /// A stream has used all tokens that its limits allow.
     TokensExhausted,
+    /// A body or a tunnel has used all bytes that its limits allow.
+    BytesExhausted,
     /// The gateway itself has sent the request, more than once.
     Loop,
 }
 
 impl Reason {
     /// In the order of the variants.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -89,6 +91,7 @@ impl Reason {
         Self::GrpcTimeout,
         Self::Banned,
         Self::TokensExhausted,
+        Self::BytesExhausted,
         Self::Loop,
     ];
 
@@ -121,6 +124,7 @@ impl Reason {
             Self::GrpcTimeout => "grpc_timeout",
             Self::Banned => "banned",
             Self::TokensExhausted => "tokens_exhausted",
+            Self::BytesExhausted => "bytes_exhausted",
             Self::Loop => "loop",
         }
     }
@@ -152,6 +156,7 @@ impl Reason {
             | Self::InspectBody
             | Self::InspectMemory
             | Self::TokensExhausted
+            | Self::BytesExhausted
             | Self::Loop
             | Self::Banned
             | Self::GrpcTimeout => false,

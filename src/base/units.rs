@@ -59,12 +59,21 @@ pub fn size(text: &str) -> Option<u64> {
     text.parse::<ByteSize>().ok().filter(|_| has_unit).map(|size| size.as_u64())
 }
 
-/// In the largest binary unit that divides the number: `64KiB`, `1000B`.
+/// In the largest binary unit that divides the number, otherwise in the largest decimal one: `64KiB`, `500MB`, `1001B`.
 pub fn spelled_size(bytes: u64) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let found = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
-    let (unit, shift) = found.unwrap_or(("B", 0));
-    format!("{}{unit}", bytes >> shift)
+    const UNITS: [(&str, u64); 8] = [
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("TB", 1_000_000_000_000),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("KB", 1_000),
+    ];
+    let found = UNITS.into_iter().find(|(_, size)| bytes > 0 && bytes.is_multiple_of(*size));
+    let (unit, size) = found.unwrap_or(("B", 1));
+    format!("{}{unit}", bytes / size)
 }
 
 /// As the period of a rate, in the largest unit that divides it: `s`, `10m`, `30d`.
@@ -110,7 +119,14 @@ mod tests {
         assert_eq!(size("64KB"), Some(64_000));
         assert_eq!(size("1.5MiB"), Some(1_572_864));
         assert_eq!(size("512B"), Some(512));
-        for (bytes, text) in [(0, "0B"), (1000, "1000B"), (65_536, "64KiB"), (3 << 20, "3MiB"), (5 << 40, "5TiB")] {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1001, "1001B"),
+            (500_000_000, "500MB"),
+            (65_536, "64KiB"),
+            (3 << 20, "3MiB"),
+            (5 << 40, "5TiB"),
+        ] {
             assert_eq!((spelled_size(bytes).as_str(), size(text)), (text, Some(bytes)));
         }
         for text in ["", "64", "KiB", "64 potatoes", "-1KiB", "1e3KiB", "99999999999999999999999999"] {

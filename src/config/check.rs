@@ -148,7 +148,7 @@ fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
         return;
     }
     for (name, limit) in draft.limits.iter().filter_map(|(name, limit)| Some((name, limit.as_ref()?))) {
-        if matches!(limit.cost, Cost::OnStatus(..) | Cost::ResponseHeader { .. } | Cost::Tokens(_)) {
+        if matches!(limit.cost, Cost::OnStatus(..) | Cost::ResponseHeader { .. } | Cost::Tokens(_) | Cost::Bytes(_)) {
             let message = format!("the cost in `{}` comes from responses, which other proxies do not show", name.text);
             source.warn(
                 name.span.clone(),

@@ -17,7 +17,7 @@ use super::decisions::{self, Decisions, DescriptorDraft};
 use super::jwt::{self, Jwt};
 use super::key::{Missing, Names};
 use super::kinds::shaped;
-use super::limit::{self, BanResponse, HeaderStyle, Limit, OnExhausted, Overflow, SentKey, WithoutUsage};
+use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, Overflow, SentKey, WithoutUsage};
 use super::log::{self, AccessFormat, Log, LogFormat};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
@@ -81,6 +81,7 @@ words! {
     SentKey: limit::quota_keys::send;
     WithoutUsage: limit::cost_keys::without_usage;
     OnExhausted: limit::cost_keys::on_exhausted;
+    CountedBytes: limit::cost_keys::bytes;
 }
 
 tables! {

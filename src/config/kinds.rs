@@ -120,15 +120,19 @@ pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
     })
 }
 
-/// In bytes. Zero needs no unit.
+/// In bytes.
 pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Kind<T> {
     kind(Shape::Size(allowed), |field, kind| {
         let Shape::Size(allowed) = &kind.shape else { return None };
-        let bytes = size_field(field)?.parse(|text| match text {
-            "0" if *allowed.start() == 0 => Ok(0),
-            _ => bytes(text, allowed),
-        })?;
-        T::try_from(bytes).ok()
+        T::try_from(size_within(field, allowed)?).ok()
+    })
+}
+
+/// Reads a size in bytes. Zero needs no unit.
+pub(super) fn size_within(field: &Field<'_>, allowed: &RangeInclusive<u64>) -> Option<u64> {
+    size_field(field)?.parse(|text| match text {
+        "0" if *allowed.start() == 0 => Ok(0),
+        _ => bytes(text, allowed),
     })
 }
 

@@ -3,6 +3,7 @@
 mod foreign;
 mod rates;
 mod tokens;
+mod bytes;
 mod cost;
 mod exceptions;
 mod temporary;
@@ -24,7 +25,8 @@ use super::overrides::{Allowance, Overrides};
 use super::read::{Shape, tables};
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strategy};
 
-pub use cost::Cost;
+pub use bytes::CountedBytes;
+pub use cost::{ByteCost, Cost};
 pub use exceptions::Tiers;
 pub(super) use on_limit::ban;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
@@ -93,6 +95,10 @@ impl Limit {
     /// How admitted requests are slowed down. A limit that only reports slows down none.
     pub fn slows(&self) -> Option<Slow> {
         self.slow.filter(|_| self.on_limit.role() == Role::Refuses)
+    }
+
+    pub fn counts_bytes(&self) -> bool {
+        matches!(self.cost, Cost::Bytes(_))
     }
 
     pub fn needs_body(&self) -> bool {
@@ -178,7 +184,7 @@ tables! {
         /// present is used), or a list (all are used together).
         key: () = shaped(KEY_SHAPE).required() => ["header:x-api-key | client-ip", "method"];
         /// What is allowed: N per `s`, `m`, `h`, `d` or a duration from 1s to 31d; `"5000/day"`, `"1000000/month"` by the
-        /// calendar. A request must fit all rates. Required without `max_in_flight`.
+        /// calendar; of bytes a size, such as `"10GiB/d"`. A request must fit all rates. Required without `max_in_flight`.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// How the limit counts requests: `"fixed-window"` from a key's first request on, `"moving-window"` exactly, with N
         /// up to 10 000, `"token-bucket"` with bursts: `"10/s burst 50"`.
@@ -197,7 +203,8 @@ tables! {
         share: bool = flag(), true;
         /// The maximum number of requests of a key in flight at the same time, in this process; with or without `rates`.
         max_in_flight: u64 = number(1, MAX_QUOTA) => 10;
-        /// What a request costs: a number, the value of a header, or the tokens of a language model (docs/tokens.md).
+        /// What a request costs: a number, the value of a header, the tokens of a language model (docs/tokens.md), or the
+        /// bytes of its body and its response (docs/bytes.md).
         cost: () = shaped(Shape::Or(&[Shape::Number(1, MAX_QUOTA), Shape::Table(&tokens::cost::TABLE)])), 1
             => { request_header = "x-cost" };
         /// For costs in tokens: models with other weights. The first match is used.

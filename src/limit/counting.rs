@@ -9,7 +9,7 @@ use super::rate::Rate;
 use crate::base::clock::Time;
 
 /// The largest count. Admissions cannot reach it, and it can be summed. Larger counts that a store reads are cut to it.
-pub(super) const MAX_COUNT: u64 = 1 << 40;
+pub(super) const MAX_COUNT: u64 = 1 << 56;
 
 pub(super) fn add(count: &mut u64, cost: u64) {
     *count = count.saturating_add(cost).min(MAX_COUNT);

@@ -14,6 +14,8 @@ pub use text::RateTextError;
 
 /// The largest quota, 2^32 requests per window, and the largest burst.
 pub const MAX_QUOTA: u64 = 1 << 32;
+/// The largest quota and burst in bytes, 256 TiB: the largest power of two that an integer in a header can say (RFC 9651).
+pub const MAX_BYTES: u64 = 1 << 48;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// The longest window, 31 days.
@@ -94,6 +96,8 @@ pub struct Rate {
     /// The width of a sliding window's bucket, cached because each decision needs it several times.
     width: u64,
     strategy: Strategy,
+    /// Whether it counts bytes, so that it is written as a size.
+    is_in_bytes: bool,
 }
 
 impl Rate {
@@ -104,14 +108,27 @@ impl Rate {
     ///
     /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
     pub fn new(quota: u64, window: Duration) -> Result<Self, RateError> {
-        if quota == 0 || quota > MAX_QUOTA {
+        Self::within(quota, window, false)
+    }
+
+    /// A rate of `quota` bytes (1 to [`MAX_BYTES`]) per `window`, like [`Self::new`].
+    ///
+    /// # Errors
+    ///
+    /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
+    pub fn of_bytes(quota: u64, window: Duration) -> Result<Self, RateError> {
+        Self::within(quota, window, true)
+    }
+
+    fn within(quota: u64, window: Duration, is_in_bytes: bool) -> Result<Self, RateError> {
+        if quota == 0 || quota > most(is_in_bytes) {
             return Err(RateError::Quota);
         }
         if window < MIN_WINDOW || window > MAX_WINDOW {
             return Err(RateError::Window);
         }
         let window = micros(window);
-        Ok(Self { quota, window, width: window, strategy: Strategy::default() })
+        Ok(Self { quota, window, width: window, strategy: Strategy::default(), is_in_bytes })
     }
 
     /// The same rate, counted by another strategy. A calendar determines the window as well.
@@ -138,7 +155,9 @@ impl Rate {
                 return Err(RateError::Precision);
             }
             Strategy::SlidingLog if self.quota > MAX_LOG => return Err(RateError::Log),
-            Strategy::TokenBucket { burst } if !(1..=MAX_QUOTA).contains(burst) => return Err(RateError::Burst),
+            Strategy::TokenBucket { burst } if !(1..=most(self.is_in_bytes)).contains(burst) => {
+                return Err(RateError::Burst);
+            }
             Strategy::Calendar(calendar) => micros(calendar.longest()),
             _ => self.window,
         };
@@ -146,7 +165,7 @@ impl Rate {
             Strategy::SlidingWindow { precision, .. } => window.div_ceil(u64::from(precision)),
             _ => window,
         };
-        Ok(Self { quota: self.quota, window, width, strategy })
+        Ok(Self { window, width, strategy, ..self })
     }
 
     /// The part of the rate for each of `gateways` that count separately: quota and burst are divided, rounded down, but at
@@ -188,6 +207,11 @@ impl Rate {
     /// The window, 1 s to 31 days; of a calendar, its longest window.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.window)
+    }
+
+    /// Whether it counts bytes.
+    pub fn is_in_bytes(&self) -> bool {
+        self.is_in_bytes
     }
 
     /// How requests are counted.
@@ -310,16 +334,21 @@ impl Rate {
     }
 }
 
+/// The largest quota and burst.
+fn most(is_in_bytes: bool) -> u64 {
+    if is_in_bytes { MAX_BYTES } else { MAX_QUOTA }
+}
+
 /// Why a rate is invalid, or a strategy cannot count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
-    /// The quota is zero or over 2^32.
+    /// The quota is zero or over 2^32, of bytes over 2^48.
     Quota,
     /// The window is shorter than a second or longer than 31 days.
     Window,
     /// The precision is zero or over 60.
     Precision,
-    /// The burst is zero or over 2^32.
+    /// The burst is zero or over 2^32, of bytes over 2^48.
     Burst,
     /// The quota is over 10 000, too many requests for a sliding log to remember.
     Log,
@@ -328,10 +357,10 @@ pub enum RateError {
 impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Quota => "the number of requests in a rate is from 1 to 4294967296",
+            Self::Quota => "a rate is from 1 to 4294967296, of bytes from 1B to 256TiB",
             Self::Window => "the period of a rate is from 1s to 31d",
             Self::Precision => "precision is from 1 to 60",
-            Self::Burst => "a burst is from 1 to 4294967296",
+            Self::Burst => "a burst is from 1 to 4294967296, of bytes from 1B to 256TiB",
             Self::Log => "a sliding log remembers every request: at most 10000",
         })
     }

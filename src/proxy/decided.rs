@@ -6,22 +6,24 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::WorkerSnapshot;
+use super::byte_meter::ByteMeter;
 use super::respond::rate_limit_headers::RefusalCache;
 use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
+use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
-use crate::config::{BanResponse, OnExhausted, Role, TokenCost};
+use crate::config::{BanResponse, OnError, OnExhausted, Role, TokenCost};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
-    self, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, RouteLimit, SettledByBody,
-    estimated_input,
+    self, Beyond, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, OpenReservation,
+    RouteLimit, SettledByBody, estimated_input,
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::resolve::Rejection;
+use crate::server::ClientBody;
 
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
@@ -197,9 +199,8 @@ pub(super) fn begin_metering(
             tokens: limits().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
             weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
-            cuts: limits().any(cuts),
             metrics: limits().next()?.0.metrics.clone(),
-            reserved: SmallVec::from_iter([reserved]),
+            open: OpenReservation::new(reserved, if limits().any(cuts) { Beyond::Refused } else { Beyond::Settled }),
         })
     });
     let limits: SmallVec<_> = limits.collect();
@@ -207,6 +208,46 @@ pub(super) fn begin_metering(
         let worker = state.reservations.worker();
         record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
     }
+}
+
+/// Counts the bytes of the `body` and of the response, if limits do.
+pub(super) fn count_bytes(
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+    body: &mut Option<ClientBody>,
+) {
+    if let Some(meter) = ByteMeter::begin(&gateway.store, &route.limits, body, state) {
+        record.count_bytes(meter);
+    }
+}
+
+/// The answer instead of a response for whose bytes there is no room; `None` if it passes. The charges for what the upstream
+/// has done stay.
+pub(super) async fn without_room(
+    connection: &ConnectionContext,
+    gateway: &WorkerSnapshot,
+    route: &CompiledRoute,
+    response: &Response<ObservedBody>,
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+) -> Option<(Outcome, LocalResponse)> {
+    let meter = record.byte_meter()?.clone();
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let size = response.body().upstreams().filter(|_| !is_tunnel);
+    // Boxed because it is seldom needed and would make the future of each request larger.
+    let decision = Box::pin(meter.decide(&route.limits, size, state)).await;
+    let (told, last) = (&route.rate_limit_headers, &mut connection.refusal_cache.borrow_mut());
+    let answer = match decision {
+        Decision::Rejected => told.reject(&state.outcomes, clock::now(), last, || connection.worker.random.bits()),
+        Decision::Silenced(place) => told.silence(place),
+        Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown(),
+        _ => return None,
+    };
+    let refusing = refusing(decision, state).and_then(|place| route.limits.get(place));
+    record.refused_by(refusing.map(|limit| &limit.metrics));
+    Some((outcome_of(decision, route), answer))
 }
 
 /// The response to a request that its limits do not admit. `now` is when they were asked. `random` gives any number.

@@ -16,10 +16,12 @@ use std::sync::Arc;
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
+use crate::base::body_gate::Gated;
 use crate::base::clock::{self, Monotonic, Time};
 use crate::base::http::request_id::RequestId;
 use crate::base::reason::Reason;
 use crate::base::spans::{RequestEnding, RequestSpans};
+use crate::proxy::byte_meter::{ByteMeter, Direction};
 use crate::proxy::token_meter::TokenMeter;
 use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
@@ -88,6 +90,8 @@ pub struct RequestRecord {
     permits: Option<Box<[ConcurrencyPermit]>>,
     /// Charges the tokens that the response states, if limits count them.
     meter: Option<Box<TokenMeter>>,
+    /// Charges the bytes that pass, with the gate of the response, if limits count them.
+    bytes: Option<Box<(ByteMeter, Gated)>>,
     guard: RequestGuard,
     status: Option<StatusCode>,
     /// The outcome if the body is sent completely.
@@ -119,6 +123,7 @@ impl RequestRecord {
             spans,
             permits: None,
             meter: None,
+            bytes: None,
             guard,
             status: None,
             expected: Outcome::Abandoned,
@@ -186,6 +191,16 @@ impl RequestRecord {
         self.meter = Some(Box::new(meter));
     }
 
+    pub fn count_bytes(&mut self, meter: ByteMeter) {
+        let gate = Gated::new(meter.gate(Direction::Response));
+        self.bytes = Some(Box::new((meter, gate)));
+    }
+
+    /// The meter of a request whose bytes are counted.
+    pub fn byte_meter(&self) -> Option<&ByteMeter> {
+        self.bytes.as_deref().map(|(meter, _)| meter)
+    }
+
     /// Records why the request fails. If the upstream caused it, the failure is also counted and logged for the upstream.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         self.reason = Some(reason);
@@ -226,6 +241,12 @@ impl RequestRecord {
         }
     }
 
+    /// All of the body has passed. Its bytes are settled before the last of them is sent.
+    fn ended_whole(&mut self) {
+        self.outcome = self.expected;
+        self.byte_meter().into_iter().for_each(ByteMeter::settle);
+    }
+
     /// Records how a tunnel ended, or that a request is left unanswered. Without this call, the client counts as having left.
     pub fn ended(&mut self, outcome: Outcome) {
         self.outcome = outcome;
@@ -236,6 +257,9 @@ impl Drop for RequestRecord {
     fn drop(&mut self) {
         let now = clock::now();
         let micros = now.micros_since(self.begun);
+        if let Some(bytes) = self.bytes.take() {
+            bytes.0.settle();
+        }
         if let Some(meter) = self.meter.take() {
             let used = meter.close();
             self.entry.iter_mut().for_each(|entry| entry.tokens = Some(used));

@@ -21,18 +21,15 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body::{Body, Frame};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::respond::providers;
-use crate::base::clock;
-use crate::request::decide::TokenCounts;
-use crate::store::{Answer, Asks, Reply, Store};
+use crate::request::decide::{Growth, TokenCounts};
+use crate::store::Store;
 use crate::tokens::filter::StreamFilter;
 use crate::tokens::response::{Parts, ResponseReader, UsageSource};
 use crate::tokens::{Usage, tokens_of};
 use crate::upstream::BodyError;
-use limit::Extra;
 
 pub(super) use limit::{MeteredLimit, MeteredRequest};
 
@@ -53,8 +50,7 @@ impl BrokenOff for BodyError {
 }
 
 pub struct TokenMeter {
-    store: Arc<Store>,
-    worker: usize,
+    growth: Growth,
     limits: SmallVec<[MeteredLimit; 1]>,
     request: MeteredRequest,
     /// How many of the models that have answered are weighed. Their weights count too.
@@ -74,8 +70,6 @@ pub struct TokenMeter {
     trailers: Option<HeaderMap>,
     /// Bytes of text that were sent, or have room.
     passed: u64,
-    /// The pending reply, and how much was asked for beyond the need.
-    asked: Option<(oneshot::Receiver<Reply>, Extra)>,
     end: Option<End>,
 }
 
@@ -119,7 +113,7 @@ impl TokenMeter {
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity");
         let kind = headers.get(CONTENT_TYPE).filter(|_| !is_encoded).and_then(|kind| kind.to_str().ok());
         let reader = ResponseReader::new(kind.unwrap_or_default(), usage);
-        let cuts = !request.is_error && limits.iter().any(|limit| limit.cuts);
+        let cuts = !request.is_error && limits.iter().any(MeteredLimit::cuts);
         let has_length = headers.contains_key(CONTENT_LENGTH);
         let filters = match reader.parts() {
             Some(Parts::Events) => cuts || request.hides_usage,
@@ -131,11 +125,9 @@ impl TokenMeter {
         } else {
             Reading::Plain(reader)
         };
-        let (weighed, is_abandoned, has_begun, ready, held, held_end, trailers, passed, asked, end) =
-            Default::default();
+        let (weighed, is_abandoned, has_begun, ready, held, held_end, trailers, passed, end) = Default::default();
         Self {
-            store,
-            worker,
+            growth: Growth::new(store, worker),
             limits,
             request,
             weighed,
@@ -148,7 +140,6 @@ impl TokenMeter {
             held_end,
             trailers,
             passed,
-            asked,
             end,
         }
     }
@@ -178,10 +169,11 @@ impl TokenMeter {
             if let Some(piece) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            if let Some((reply, extra)) = &mut self.asked {
-                let (reply, extra) = (ready!(Pin::new(reply).poll(cx)), *extra);
-                self.asked = None;
-                self.answered(reply.ok(), extra);
+            if !self.held.is_empty() || self.held_end.is_some() {
+                let used = self.used(End::Broken);
+                let polled = self.growth.poll(cx, &mut self.limits, |limit| limit.needed(used));
+                let has_room = ready!(polled).is_ok() || self.is_abandoned;
+                if has_room { self.pass() } else { self.cut() }
             } else if self.end.is_some() {
                 return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
             } else {
@@ -220,50 +212,20 @@ impl TokenMeter {
             }
             self.held_end = Some(End::Whole);
         }
-        self.ask(Extra::Step);
-    }
-
-    /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. Otherwise sends what is held. A
-    /// usage that is stated without new text, as at the end of most streams, cuts nothing.
-    fn ask(&mut self, extra: Extra) {
+        // A usage that is stated without new text, as at the end of most streams, cuts nothing.
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
-        let is_cut = || !self.is_abandoned && self.limits.iter().any(|limit| limit.cuts);
-        if !can_end || self.reading.reader().text() == self.passed || !is_cut() {
-            return self.pass();
-        }
-        let usage = self.used(End::Broken);
-        let asks: Asks<'_> = self.limits.iter().filter_map(|limit| limit.ask(usage, extra)).collect();
-        let answer = (!asks.is_empty()).then(|| self.store.decide(&asks, clock::now(), self.worker));
-        drop(asks);
-        match answer {
-            None => self.pass(),
-            Some(Answer::Now(reply)) => self.answered(Some(reply), extra),
-            Some(Answer::Later(reply)) => self.asked = Some((reply, extra)),
-            Some(Answer::Away) => self.answered(None, extra),
+        let has_more = can_end && self.reading.reader().text() != self.passed && !self.is_abandoned;
+        if !has_more || !self.limits.iter().any(MeteredLimit::cuts) {
+            self.pass();
         }
     }
 
-    /// Continues after a reply of the store. A store that does not answer cuts nothing.
-    fn answered(&mut self, reply: Option<Reply>, extra: Extra) {
-        let Some(Reply { reserved, .. }) = reply else { return self.pass() };
-        for reserved in reserved {
-            let limit = self.limits.iter_mut().find(|limit| limit.place() == Some(reserved.place()));
-            if let Some(limit) = limit {
-                limit.reserved.push(reserved);
-            }
-        }
-        let usage = self.used(End::Broken);
-        match (self.limits.iter().any(|limit| limit.ask(usage, Extra::None).is_some()), extra) {
-            (false, _) => self.pass(),
-            (true, Extra::Step) => self.ask(Extra::None),
-            (true, Extra::None) => {
-                self.held.clear();
-                let reader = self.reading.reader();
-                let (parts, number) = (reader.parts().unwrap_or(Parts::Events), reader.sequence_number());
-                self.held.push_back(providers::exhausted(reader.provider(), parts, number, self.has_begun));
-                self.finish(End::Cut);
-            }
-        }
+    fn cut(&mut self) {
+        self.held.clear();
+        let reader = self.reading.reader();
+        let (parts, number) = (reader.parts().unwrap_or(Parts::Events), reader.sequence_number());
+        self.held.push_back(providers::exhausted(reader.provider(), parts, number, self.has_begun));
+        self.finish(End::Cut);
     }
 
     fn weigh(&mut self) {
@@ -324,7 +286,7 @@ impl TokenMeter {
         let is_unsaid = !is_said && !is_error && !self.reading.reader().has_failed();
         let keeps_reserved = is_unsaid && end != End::Broken;
         for limit in &mut self.limits {
-            let reserved = limit.reserved();
+            let reserved = limit.open.cost();
             let cost = match limit.cost(used) {
                 cost if keeps_reserved => cost.max(limit.kept()),
                 cost => cost,
@@ -341,21 +303,13 @@ impl TokenMeter {
                     ignored: self.reading.reader().ignored().into(),
                 },
             );
-            limit.settle(cost, |ticket, cost| _ = self.store.settle(ticket, cost, None, clock::now(), self.worker));
+            self.growth.settle(&mut limit.open, cost);
         }
-    }
-
-    /// Gives back what was asked for if the reply was not read. A reply that has not come yet lapses.
-    fn drop_step(&mut self) {
-        let Some((mut reply, _)) = self.asked.take() else { return };
-        reply.close();
-        let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, clock::now(), self.worker));
     }
 
     /// Settles what is left if the client leaves before the end. Returns the usage.
     pub fn close(mut self) -> Usage {
-        self.drop_step();
+        self.growth.stop();
         if self.end.is_none() {
             self.settle(End::Abandoned);
         }

@@ -5,6 +5,8 @@
 
 mod copy;
 
+use std::task::{Context, Poll};
+
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -51,7 +53,16 @@ pub(super) fn begin(
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {
     // The rest of `upstream` counts the request as in flight until the tunnel has ended.
     let UpstreamTunnel { peer, stream, .. } = upstream;
-    match copy(client, stream, waits, |bytes| record.sent(bytes)).await {
+    let meter = record.byte_meter().cloned();
+    let pass = |cx: &mut Context<'_>, direction, bytes| match &meter {
+        Some(meter) => meter.poll_pass(cx, direction, bytes),
+        None => Poll::Ready(Ok(())),
+    };
+    match copy(client, stream, waits, pass, |bytes| record.sent(bytes)).await {
+        TunnelEnd::Exhausted => {
+            record.ended(Outcome::Limited);
+            record.fail(Reason::BytesExhausted, &peer, &"a limit has no room for more bytes");
+        }
         TunnelEnd::Closed => record.ended(Outcome::Tunneled),
         TunnelEnd::Failed(Side::Client, error) => tracing::debug!(%error, "the client's side of a tunnel failed"),
         TunnelEnd::Failed(Side::Upstream, error) => {

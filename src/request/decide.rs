@@ -8,6 +8,7 @@ mod rate_selector;
 mod resolved_quotas;
 mod outcome;
 mod reservations;
+mod growth;
 mod concurrency;
 mod preparation;
 mod bans;
@@ -40,12 +41,13 @@ pub use counters::{
 };
 pub use delay::WaitQueues;
 pub use first::{Stage, StageRange, charge_first, decide_first, decide_without_body, refuse_first};
+pub use growth::{Beyond, Growth, Metered, Needed, OpenReservation};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
-    CostKnown, Reservations, SettledByBody, estimated_input, initial_cost_within, is_settled, reserved_tokens,
-    response_cost, stated_cost,
+    CostKnown, Reservations, SettledByBody, SettledByBytes, estimated_input, initial_cost_within, is_settled,
+    reserved_tokens, response_cost, stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
@@ -232,7 +234,8 @@ impl DecisionInput<'_, '_> {
             };
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
-        (cost, cost)
+        // Without room for a single byte, a request cannot be served.
+        (cost.max(1), cost)
     }
 
     /// The use of the limit at this place that the call reports, if it is a report.

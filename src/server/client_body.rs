@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::http1::MessageBody;
 use super::http2::StreamBody;
+use crate::base::body_gate::{BodyGate, Exhausted, Gated};
 
 #[derive(Debug)]
 pub struct ClientBody(Source);
@@ -20,6 +21,7 @@ enum Source {
     Http1(MessageBody),
     Http2(StreamBody),
     Whole { data: Bytes, trailers: Option<HeaderMap> },
+    Gated(Box<(ClientBody, Gated)>),
 }
 
 /// The client has broken off its body, or has sent an invalid one.
@@ -27,6 +29,14 @@ enum Source {
 pub enum ClientBodyError {
     Http1(hyper::Error),
     Http2(h2::Error),
+    /// A limit has no room for more of it.
+    Exhausted,
+}
+
+impl From<Exhausted> for ClientBodyError {
+    fn from(_: Exhausted) -> Self {
+        Self::Exhausted
+    }
 }
 
 impl From<MessageBody> for ClientBody {
@@ -45,6 +55,12 @@ impl ClientBody {
     pub fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self(Source::Whole { data, trailers })
     }
+
+    /// The same body, each piece of which waits until the gate lets it pass.
+    #[must_use]
+    pub fn through(self, gate: impl BodyGate + 'static) -> Self {
+        Self(Source::Gated(Box::new((self, Gated::new(gate)))))
+    }
 }
 
 impl Body for ClientBody {
@@ -59,6 +75,10 @@ impl Body for ClientBody {
             Source::Whole { trailers, .. } => {
                 Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
             }
+            Source::Gated(gated) => {
+                let (body, gate) = &mut **gated;
+                gate.poll_frame(cx, |cx| Pin::new(body).poll_frame(cx))
+            }
         }
     }
 
@@ -67,6 +87,7 @@ impl Body for ClientBody {
             Source::Http1(body) => body.is_end_stream(),
             Source::Http2(body) => body.is_end_stream(),
             Source::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            Source::Gated(gated) => gated.1.held().is_none() && gated.0.is_end_stream(),
         }
     }
 
@@ -77,6 +98,10 @@ impl Body for ClientBody {
             // A length would exclude trailers.
             Source::Whole { trailers: Some(_), .. } => SizeHint::default(),
             Source::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Source::Gated(gated) => {
+                let (rest, held) = (gated.0.size_hint(), gated.1.held().unwrap_or(0));
+                rest.exact().map_or(rest, |rest| SizeHint::with_exact(rest + held))
+            }
         }
     }
 }
@@ -86,6 +111,7 @@ impl fmt::Display for ClientBodyError {
         match self {
             Self::Http1(error) => error.fmt(f),
             Self::Http2(error) => error.fmt(f),
+            Self::Exhausted => f.write_str("a limit has no room for more bytes"),
         }
     }
 }

@@ -67,6 +67,11 @@ impl Reserved {
         self.ticket.cost()
     }
 
+    /// The most that the limit that was asked ever allows at once.
+    pub fn capacity(&self) -> u64 {
+        self.requested.capacity()
+    }
+
     /// Asks for `more` for the same key. The charge lapses if nobody waits for it any more.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, requested, .. } = self;

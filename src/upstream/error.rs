@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::resend::Ending;
 use super::response_rules::BadHead;
+use crate::base::body_gate::Exhausted;
 use crate::base::reason::Reason;
 use crate::server::ClientBodyError;
 
@@ -86,7 +87,7 @@ impl UpstreamError {
             Self::Timeout(_) => Reason::Timeout,
             Self::Closed(_) => Reason::Closed,
             Self::Bad(_) | Self::BadHttp2(_) => Reason::BadResponse,
-            Self::Client(_) => Reason::BadBody,
+            Self::Client(error) => of_client(error),
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
             Self::TooManyNamed | Self::NoHttp2 => Reason::BadHead,
@@ -210,6 +211,21 @@ pub enum BodyError {
     TooLarge,
     /// The client has set it.
     Deadline,
+    /// A limit has no room for more of it.
+    Exhausted,
+}
+
+impl From<Exhausted> for BodyError {
+    fn from(_: Exhausted) -> Self {
+        Self::Exhausted
+    }
+}
+
+fn of_client(error: &ClientBodyError) -> Reason {
+    match error {
+        ClientBodyError::Exhausted => Reason::BytesExhausted,
+        ClientBodyError::Http1(_) | ClientBodyError::Http2(_) => Reason::BadBody,
+    }
 }
 
 impl BodyError {
@@ -219,7 +235,8 @@ impl BodyError {
             Self::Io(_) | Self::Truncated | Self::Http2(_) => Reason::Truncated,
             Self::NotChunked => Reason::BadResponse,
             Self::ReadTimeout(_) => Reason::ReadTimeout,
-            Self::Client(_) => Reason::BadBody,
+            Self::Client(error) => of_client(error),
+            Self::Exhausted => Reason::BytesExhausted,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
             Self::Deadline => Reason::GrpcTimeout,
@@ -239,6 +256,7 @@ impl fmt::Display for BodyError {
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
             Self::Deadline => f.write_str("the client's deadline has passed"),
+            Self::Exhausted => f.write_str("a limit has no room for more bytes"),
         }
     }
 }

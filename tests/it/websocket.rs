@@ -10,7 +10,7 @@ use tungstenite::{Message, WebSocket};
 
 use crate::harness::{Authority, Client, Gateway, TlsClient, Upstream, Wire, reply, until};
 
-fn handshake(path: &str) -> String {
+pub(crate) fn handshake(path: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: test.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -21,7 +21,7 @@ const ACCEPTED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrad
                           Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nContent-Length: 5\r\n\r\n";
 
 /// Accepts every handshake, and then does what `serve` does.
-fn accepting(serve: impl Fn(&mut Wire) + Send + Sync + 'static) -> Upstream {
+pub(crate) fn accepting(serve: impl Fn(&mut Wire) + Send + Sync + 'static) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         if let Ok(Some(_)) = wire.head() {
             wire.write(ACCEPTED).unwrap();
@@ -30,7 +30,7 @@ fn accepting(serve: impl Fn(&mut Wire) + Send + Sync + 'static) -> Upstream {
     })
 }
 
-fn echo(wire: &mut Wire) {
+pub(crate) fn echo(wire: &mut Wire) {
     let (mut reader, mut writer) = (wire.stream().try_clone().unwrap(), wire.stream().try_clone().unwrap());
     let _ = std::io::copy(&mut reader, &mut writer);
     let _ = writer.shutdown(Shutdown::Write);

@@ -13,13 +13,13 @@ use http::{Method, Request, Response};
 use crate::harness::{Gateway, Received, Upstream, reply};
 use crate::websocket::tungstenite_echo;
 
-fn run<F: Future>(future: F) -> F::Output {
+pub(crate) fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
 }
 
 /// A connection that may send extended CONNECT.
-async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
+pub(crate) async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) =
         h2::client::Builder::new().initial_window_size(window).handshake::<_, Bytes>(stream).await.unwrap();
@@ -32,7 +32,11 @@ async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
     client
 }
 
-async fn ask(client: &SendRequest<Bytes>, path: &str, protocol: &str) -> (Response<RecvStream>, SendStream<Bytes>) {
+pub(crate) async fn ask(
+    client: &SendRequest<Bytes>,
+    path: &str,
+    protocol: &str,
+) -> (Response<RecvStream>, SendStream<Bytes>) {
     let mut request = Request::builder().method(Method::CONNECT).uri(format!("http://test.example{path}"));
     request = request.header("sec-websocket-version", "13").header("sec-websocket-protocol", "chat");
     let request = request.extension(Protocol::from(protocol)).body(()).unwrap();

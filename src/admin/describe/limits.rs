@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::MOST_TEXTS;
+use crate::base::units::spelled_size;
 use crate::config::overrides::Allowance;
-use crate::config::{Cost, Limit, Missing, OnExhausted, Quotas, SentKey, TokenCost, WithoutUsage};
+use crate::config::{ByteCost, Cost, Limit, Missing, OnExhausted, Quotas, SentKey, TokenCost, WithoutUsage};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::tokens::Weights;
 use crate::tokens::response::UsagePointers;
@@ -44,6 +45,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
         Cost::Tokens(cost) => tokens(f, cost)?,
+        Cost::Bytes(cost) => bytes(f, *cost)?,
         Cost::OnStatus(cost, statuses) => {
             let statuses = super::statuses(statuses);
             writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;
@@ -96,6 +98,15 @@ fn tokens(f: &mut fmt::Formatter<'_>, cost: &TokenCost) -> fmt::Result {
     }
     if cost.on_exhausted == OnExhausted::Cut {
         writeln!(f, "      a stream of events, or of lines or elements of JSON, is cut if there is no room for more")?;
+    }
+    Ok(())
+}
+
+fn bytes(f: &mut fmt::Formatter<'_>, cost: ByteCost) -> fmt::Result {
+    writeln!(f, "    a request costs the bytes of {}", cost.counted.in_words())?;
+    writeln!(f, "      {} at a time are reserved of a body without a length", spelled_size(cost.reserve))?;
+    if cost.on_exhausted == OnExhausted::Cut {
+        writeln!(f, "      such a body is cut if there is no room for more")?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Metrics of limits: their decisions, how full they are, how many requests they hold, and what language models have used and
-//! were charged for it.
+//! Metrics of limits: their decisions, how full they are, how many requests they hold, what language models have used and
+//! were charged for it, and how many bytes have passed.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use super::super::View;
 use super::super::families::{counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
 use crate::config::Cost;
-use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
+use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(own(view));
     families.extend(tokens(view));
+    families.extend(bytes(view));
     families
 }
 
@@ -108,6 +109,32 @@ fn tokens(view: &View) -> [MetricFamily; 6] {
         each("gateway_token_counts_ignored_total", "Impossible counts of tokens in responses, such as -1.", |counts| {
             counts.ignored
         }),
+    ]
+}
+
+/// Of limits with costs in bytes; other limits have no such series.
+fn bytes(view: &View) -> [MetricFamily; 2] {
+    let config = view.config.load();
+    let counts = |name: &str| config.limits.iter().any(|limit| limit.name == name && limit.counts_bytes());
+    let limits: Vec<Arc<LimitMetrics>> = view.shared.limits().into_iter().filter(|limit| counts(&limit.name)).collect();
+    let passed = |limit: &Arc<LimitMetrics>| {
+        let sums: [(&str, DecisionCounter); 2] =
+            [("request", |counters| &counters.bytes.requests), ("response", |counters| &counters.bytes.responses)];
+        sums.map(|(of, count)| counter(limit.decisions(count), &[("limit", &limit.name), ("of", of)]))
+    };
+    let cut =
+        |limit: &Arc<LimitMetrics>| counter(limit.decisions(|counters| &counters.bytes.cut), &[("limit", &limit.name)]);
+    [
+        counters(
+            "gateway_limit_bytes_total",
+            "Bytes of bodies and tunnels that a limit has charged, when they end.",
+            limits.iter().flat_map(passed),
+        ),
+        counters(
+            "gateway_limit_bodies_cut_total",
+            "Bodies and tunnels that were cut because a limit had no room for more bytes.",
+            limits.iter().map(cut),
+        ),
     ]
 }
 

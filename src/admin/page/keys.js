@@ -88,10 +88,12 @@ class KeyForm {
       ({ index }) => index,
       () => row(4, 1),
       (line, found) => {
+        // A rate of bytes is a size.
+        const amount = /^\d+\//.test(found.rate) ? count : size;
         setCells(line, [
           found.rate,
-          count(found.used),
-          count(found.remaining),
+          amount(found.used),
+          amount(found.remaining),
           found.reset > 0 ? span(found.reset) : "–",
         ]);
       },

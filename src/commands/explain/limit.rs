@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::line;
-use crate::config::{self, Cost, Missing, Share, Source, TokenCost};
+use crate::base::units::spelled_size;
+use crate::config::{self, ByteCost, Cost, Missing, Share, Source, TokenCost};
 use crate::request::decide::{self, RateSet, ResolvedQuota, ResolvedQuotas, RouteLimit, SelectedRates};
 use crate::request::identify::body::InspectedBody;
 use crate::request::identify::key_text::value_text;
@@ -69,6 +70,7 @@ impl DescribedLimit<'_> {
                 format!("{reserve} until the response arrives, then the number in its header {name}")
             }
             Cost::Tokens(cost) => self.reserved(cost, selected),
+            Cost::Bytes(cost) => self.bytes(cost, selected),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         if !self.route_limit.is_of_route {
@@ -103,6 +105,22 @@ impl DescribedLimit<'_> {
         format!(
             "{reserved} reserved{whole}: {input} tokens of input by its size, {output} of output; weights{of}: input \
              {per_input}, output {per_output}"
+        )
+    }
+
+    /// What a request that costs bytes reserves, and what its response will.
+    fn bytes(&self, cost: &ByteCost, selected: SelectedRates<'_>) -> String {
+        let SelectedRates::Rates(_, limit) = selected else { return "none".to_owned() };
+        let reserved = decide::initial_cost_within(&self.route_limit.cost, limit.capacity(), self.attributes);
+        let step = spelled_size(cost.reserve.min(limit.capacity()));
+        let response = match cost.counted.has_responses() {
+            true => ", and before the head of the response its length",
+            false => "",
+        };
+        format!(
+            "the bytes of {}: {} reserved at first{response}; of a body without a length {step} at a time",
+            cost.counted.in_words(),
+            spelled_size(reserved)
         )
     }
 

@@ -42,7 +42,8 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
     let (method, uri) = request_line(&unescaped(request))?;
     let mut rest = rest;
     let status = field(&mut rest).and_then(|status| StatusCode::from_bytes(status).ok());
-    let _bytes = field(&mut rest);
+    // Apache writes no bytes as `-`.
+    let bytes = field(&mut rest).and_then(|bytes| if bytes == b"-" { Some(0) } else { number(bytes) });
     let mut headers = Vec::new();
     for name in [header::REFERER, header::USER_AGENT] {
         let Some((value, after)) = rest.trim_ascii_start().strip_prefix(b"\"").and_then(quoted) else { break };
@@ -51,7 +52,7 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
             headers.extend(header_value(name, &unescaped(value)));
         }
     }
-    Ok(Box::new(Record { time, client, method, uri, host, headers, status, spent: None }))
+    Ok(Box::new(Record { time, client, method, uri, host, headers, status, spent: None, bytes }))
 }
 
 /// The address of a client; the first one of a list, as in X-Forwarded-For.
@@ -97,6 +98,10 @@ fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     }
     *rest = after;
     Some(field)
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// The text up to the next quotation mark without an escape, and the rest after that mark.

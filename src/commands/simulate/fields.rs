@@ -16,6 +16,8 @@ pub enum Attribute {
     Status,
     /// The cost, where the response says it.
     Cost,
+    /// The bytes of the response's body.
+    Bytes,
     Header(HeaderName),
 }
 
@@ -27,7 +29,7 @@ pub struct Field {
     pub field: String,
 }
 
-const NAMES: [(&str, Attribute); 7] = [
+const NAMES: [(&str, Attribute); 8] = [
     ("client", Attribute::Client),
     ("time", Attribute::Time),
     ("method", Attribute::Method),
@@ -35,6 +37,7 @@ const NAMES: [(&str, Attribute); 7] = [
     ("host", Attribute::Host),
     ("status", Attribute::Status),
     ("cost", Attribute::Cost),
+    ("bytes", Attribute::Bytes),
 ];
 
 /// As `--field` spells it.
@@ -89,6 +92,7 @@ pub(super) struct FieldNames {
     pub(super) status: Vec<String>,
     /// Empty by default: a number is a cost only if the user says so.
     pub(super) cost: Vec<String>,
+    pub(super) bytes: Vec<String>,
     /// For each header that the configuration uses.
     pub(super) headers: Vec<Vec<String>>,
 }
@@ -174,6 +178,17 @@ impl FieldNames {
                 &["status", "status_code", "response_code", "DownstreamStatus", "http.response.status_code"],
             ),
             cost: names(&Attribute::Cost, &[]),
+            bytes: names(
+                &Attribute::Bytes,
+                &[
+                    "bytes",
+                    "body_bytes_sent",
+                    "bytes_sent",
+                    "size",
+                    "DownstreamContentSize",
+                    "http.response.body.bytes",
+                ],
+            ),
             headers: headers.iter().map(header).collect(),
         }
     }

@@ -52,7 +52,8 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     let headers = needs.headers.iter().zip(&names.headers).filter_map(header).collect();
     let time = Time::from_micros(time.micros().saturating_sub(own_duration(&object)));
     let spent = spent(&object, names);
-    Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent })))
+    let bytes = text(&names.bytes).and_then(|bytes| bytes.parse().ok());
+    Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent, bytes })))
 }
 
 fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {

@@ -28,6 +28,7 @@ pub(super) struct Seen {
     pub(super) status: bool,
     pub(super) cost: bool,
     pub(super) tokens: bool,
+    pub(super) bytes: bool,
     /// Whether a time has fractions of a second.
     pub(super) fractions: bool,
     pub(super) json: bool,
@@ -59,6 +60,7 @@ impl Seen {
         self.status |= record.status.is_some();
         self.cost |= matches!(record.spent, Some(Spent::Cost(_)));
         self.tokens |= matches!(record.spent, Some(Spent::Tokens(_)));
+        self.bytes |= record.bytes.is_some();
         self.fractions |= !record.time.micros().is_multiple_of(1_000_000);
     }
 }
@@ -73,7 +75,10 @@ impl Needs {
         if !config.server.trusted_proxies.is_empty() {
             headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(str::to_owned));
         }
-        if config.routes.iter().any(|route| route.max_body_size != UNLIMITED) {
+        let counts_uploads = |limit: &Limit| matches!(limit.cost, Cost::Bytes(cost) if cost.counted.has_requests());
+        if config.routes.iter().any(|route| route.max_body_size != UNLIMITED)
+            || config.limits.iter().any(counts_uploads)
+        {
             headers.insert(header::CONTENT_LENGTH.to_string());
         }
         if config.routes.iter().any(|route| route.cors.is_some()) {
@@ -140,7 +145,7 @@ fn header_of(source: &Source) -> Option<HeaderName> {
 fn cost_header(cost: &Cost) -> Option<&HeaderName> {
     match cost {
         Cost::RequestHeader(name) => Some(name),
-        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) => None,
+        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) | Cost::Bytes(_) => None,
     }
 }
 

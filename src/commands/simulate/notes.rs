@@ -162,6 +162,16 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
             notes.push(format!("{name}: responses are taken to come at once, with the status in the log"));
         }
         Cost::OnStatus(..) => notes.push(format!("{name}: no line has a status, so every request is charged")),
+        Cost::Bytes(cost) => {
+            if cost.counted.has_responses() && !seen.bytes {
+                notes.push(format!(
+                    "{name}: no line has the bytes of a response (--field bytes=NAME): responses cost nothing"
+                ));
+            }
+            if cost.counted.has_requests() {
+                notes.push(format!("{name}: bodies of requests cost what the header content-length says, if the log has it"));
+            }
+        }
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

@@ -27,6 +27,8 @@ pub(super) struct Record {
     pub(super) status: Option<StatusCode>,
     /// `None` if the log does not say it.
     pub(super) spent: Option<Spent>,
+    /// The bytes of the response's body; `None` if the log does not say it.
+    pub(super) bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

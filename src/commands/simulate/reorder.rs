@@ -169,7 +169,17 @@ mod tests {
         let (method, uri) = (Method::GET, Uri::from_static("/"));
         let time = Time::from_micros(seconds * 1_000_000);
         let headers = Vec::new();
-        Box::new(Record { time, client: None, method, uri, host: None, headers, status: None, spent: None })
+        Box::new(Record {
+            time,
+            client: None,
+            method,
+            uri,
+            host: None,
+            headers,
+            status: None,
+            spent: None,
+            bytes: None,
+        })
     }
 
     /// The times in the order in which requests leave, and the number of late ones.

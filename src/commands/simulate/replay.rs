@@ -15,13 +15,15 @@ use crate::base::clock::Time;
 use crate::base::printable::printable;
 use crate::commands::told_request;
 use crate::config::{Config, Cost};
-use crate::limit::MAX_QUOTA;
+use crate::limit::{MAX_QUOTA, Rate};
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, LimitVerdict, RouteLimit, StageRange};
+use crate::request::decide::{
+    self, Decision, DecisionInput, DecisionState, LimitVerdict, RouteLimit, SettledByBytes, StageRange,
+};
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{NextStep, Resolved};
-use crate::store::{Counters, Store};
+use crate::store::{Answer, Asks, Counters, Store};
 
 /// Shown for the counter of requests without a key.
 const NO_KEY: &str = "(no key)";
@@ -89,6 +91,29 @@ impl<'c> Replay<'c> {
         limits.find(|limit| limit.metrics.name == name).map(|limit| limit.metrics.workers.of(0))
     }
 
+    /// Asks the limits that count bytes for the response, whose length is taken to be known. Returns whether there is room.
+    fn charge_bytes(&self, limits: &[RouteLimit], state: &mut DecisionState<'_>, record: &Record) -> bool {
+        let opened = state.reservations.open_bytes();
+        let ask = |opened: &'_ SettledByBytes| {
+            let costs = opened.costs.iter().map(|(_, cost)| response_bytes(&Cost::Bytes(*cost), record));
+            let (more, limit) = (costs.max().unwrap_or(0), limits.get(opened.reserved.place())?);
+            (more > 0).then(|| (more, limit.on_limit.role()))
+        };
+        let asks: Asks<'_> = opened
+            .iter()
+            .filter_map(|opened| ask(opened).map(|(more, role)| opened.reserved.ask_for(more, role)))
+            .collect();
+        let Answer::Now(mut reply) = self.gateway.store.decide(&asks, record.time, 0) else { return true };
+        let reserved = std::mem::take(&mut reply.reserved);
+        let decision = state.conclude_later(limits, &reply, |_| record.bytes.unwrap_or(0));
+        drop(asks);
+        for reserved in opened.into_iter().map(|opened| opened.reserved).chain(reserved) {
+            let cost = reserved.cost();
+            self.gateway.store.settle(reserved, cost, None, record.time, 0);
+        }
+        decision == Decision::Admitted
+    }
+
     /// Decides a request, which is not before the last one.
     pub(super) fn add(&mut self, record: &Record) {
         self.totals.requests += 1;
@@ -132,11 +157,13 @@ impl<'c> Replay<'c> {
         // The memory store answers at once, and no limit holds requests.
         let decided = pin!(decide::decide(&input, &mut state)).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(decision) = decided else { return };
+        let mut has_room = true;
         if decision == Decision::Admitted {
+            has_room = self.charge_bytes(&route.limits, &mut state, record);
             state.reservations.settle_by(|cost| response_cost(cost, record), &mut [], || record.time);
         }
         state.reservations.keep(|| record.time);
-        self.totals.limited += u64::from(decision != Decision::Admitted);
+        self.totals.limited += u64::from(decision != Decision::Admitted || !has_room);
         let indices =
             self.config.routes.get(index).into_iter().flat_map(|route| route.limits.iter().chain(&route.pools));
         let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
@@ -148,14 +175,25 @@ impl<'c> Replay<'c> {
     }
 }
 
-/// The final cost, as far as the log has it; `None` if the request costs what was reserved.
+/// The final cost, as far as the log has it; `None` if the request costs what was reserved. Bytes of the response are not in it.
 fn response_cost(cost: &Cost, record: &Record) -> Option<u64> {
+    if let Cost::Bytes(_) = cost {
+        return None;
+    }
     let by_status = record.status.and_then(|status| decide::response_cost(cost, status, &HeaderMap::new()));
     by_status.or_else(|| match (cost, record.spent?) {
         (Cost::Tokens(cost), Spent::Tokens(used)) => Some(cost.weights.cost(used)),
         (Cost::Tokens(_) | Cost::ResponseHeader { .. }, Spent::Cost(cost)) => Some(cost.min(MAX_QUOTA)),
         _ => None,
     })
+}
+
+/// The bytes of the response that a limit with this cost counts.
+fn response_bytes(cost: &Cost, record: &Record) -> u64 {
+    match cost {
+        Cost::Bytes(cost) if cost.counted.has_responses() => record.bytes.unwrap_or(0),
+        _ => 0,
+    }
 }
 
 struct Request<'r> {
@@ -223,14 +261,18 @@ impl Request<'_> {
             Decision::Admitted => Outcome::Charged,
             _ => Outcome::NotCharged,
         };
-        let told = |(cost, initial): (&Cost, u64)| response_cost(cost, self.record).unwrap_or(initial);
+        let told = |(cost, initial): (&Cost, u64)| {
+            response_cost(cost, self.record).unwrap_or(initial).saturating_add(response_bytes(cost, self.record))
+        };
+        let cost = state.costs(limits, place).map(told).max().unwrap_or(0);
+        let need = pooled.map_or(ask.need, |pooled| pooled.demand.need);
         let decided = Decided {
             key: ask.key,
             time,
             limit: ask.limit,
             is_own: Arc::ptr_eq(ask.limit, own),
-            need: pooled.map_or(ask.need, |pooled| pooled.demand.need),
-            cost: state.costs(limits, place).map(told).max().unwrap_or(0),
+            need: if ask.limit.rates().iter().any(Rate::is_in_bytes) { need.max(cost) } else { need },
+            cost,
             outcome,
         };
         statistics.add(&decided, text);

@@ -220,7 +220,8 @@ fn with_quota(rate: &Rate, quota: u64) -> Option<Rate> {
         Strategy::TokenBucket { burst } => Strategy::TokenBucket { burst: quota.max(*burst) },
         other => other.clone(),
     };
-    Rate::new(quota, rate.window()).and_then(|rate| rate.with_strategy(strategy)).ok()
+    let new = if rate.is_in_bytes() { Rate::of_bytes } else { Rate::new };
+    new(quota, rate.window()).and_then(|rate| rate.with_strategy(strategy)).ok()
 }
 
 #[cfg(test)]

@@ -41,6 +41,10 @@ pub(super) fn check_pools(draft: &Draft<'_>, source: &Source<'_>) {
             source.report(of_pool.limit.span.clone(), message, "add rates = [\"100/s\"], or name another pool there");
         }
         let limit = draft.limits.iter().find(|(name, _)| name.text == owner.text).and_then(|(_, limit)| limit.as_ref());
+        if limit.is_some_and(|limit| limit.counts_bytes() != pool.counts_bytes()) {
+            let message = format!("only one of `{}` and its pool counts bytes", owner.text);
+            source.report(named.span.clone(), message, "give both `cost = { bytes = ... }`, or name another pool");
+        }
         limit.iter().for_each(|limit| warn_of_strangers(limit, named, source));
         if let Some((cost, most)) = limit.and_then(|limit| Some((initial(&limit.cost)?, most(limit)?.max(most(pool)?))))
             && cost > most
@@ -82,7 +86,7 @@ pub(super) fn pools(limits: &[usize], draft: &Draft<'_>) -> Vec<usize> {
 fn initial(cost: &Cost) -> Option<u64> {
     match cost {
         Cost::Fixed(cost) | Cost::OnStatus(cost, _) | Cost::ResponseHeader { reserve: cost, .. } => Some(*cost),
-        Cost::RequestHeader(_) | Cost::Tokens(_) => None,
+        Cost::RequestHeader(_) | Cost::Tokens(_) | Cost::Bytes(_) => None,
     }
 }
 

@@ -5,15 +5,20 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use super::bytes::CountedBytes;
 use super::keys as limit;
-use super::tokens::{self, TokenCost, cost};
-use crate::config::kinds::{STATUS, shaped};
+use super::tokens::{self, OnExhausted, TokenCost, cost};
+use crate::base::units::spelled_size;
+use crate::config::kinds::{STATUS, shaped, size_within};
 use crate::config::read::{Field, Section, Setting, Shape, tables};
 use crate::config::values;
-use crate::limit::{MAX_QUOTA, Rate};
+use crate::limit::{MAX_BYTES, MAX_QUOTA, Rate};
 
-const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" } or \
-                    cost = { tokens = \"auto\" }";
+const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" }, \
+                    cost = { tokens = \"auto\" } or cost = { bytes = \"response\" }";
+
+/// The default of `reserve` of a cost in bytes.
+const RESERVE: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -29,6 +34,17 @@ pub enum Cost {
     /// Charged until the response arrives, and kept if the response has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
     Tokens(Arc<TokenCost>),
+    /// The bytes of the bodies that pass.
+    Bytes(ByteCost),
+}
+
+/// The cost is the number of bytes of bodies that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteCost {
+    pub counted: CountedBytes,
+    /// What is reserved at once of a body whose length is not known.
+    pub reserve: u64,
+    pub on_exhausted: OnExhausted,
 }
 
 tables! {
@@ -75,30 +91,37 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     let header = |key: &Setting<()>| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
         (header(&cost::request_header), header(&cost::response_header));
-    let tokens = table.field(&cost::tokens);
+    let (tokens, bytes) = (table.field(&cost::tokens), table.field(&cost::bytes));
     let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
-    match sources.into_iter().filter(|key| table.field(key).is_some()).count() {
+    match sources.into_iter().filter(|key| table.field(key).is_some()).count() + usize::from(bytes.is_some()) {
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
-            field.report("`cost` names neither a header nor `tokens`", COST);
+            field.report("`cost` names neither a header nor `tokens` nor `bytes`", COST);
         }
-        // Without a header and `tokens`, another key is a typing mistake, which `close` reports.
+        // Without one of them, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",
-            "keep one of `request_header`, `response_header` and `tokens`",
+            "keep one of `request_header`, `response_header`, `tokens` and `bytes`",
         ),
     }
-    if response.is_none() && (request.is_some() || tokens.is_some()) {
+    if response.is_none() && bytes.is_none() && (request.is_some() || tokens.is_some()) {
         let help = match tokens {
             Some(_) => "remove it: what is reserved comes from the request and `max_output`",
             None => "remove it: the cost in a request header is charged at once",
         };
         table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
-    let read = match &tokens {
-        Some(tokens) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
-        None => {
-            table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
+    if tokens.is_none() {
+        table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
+    }
+    if tokens.is_none() && bytes.is_none() {
+        let help = "add tokens = \"auto\" or bytes = \"response\", or remove it";
+        table.misplaced(&[cost::on_exhausted.name], "a cost in tokens or bytes", help);
+    }
+    let read = match (&tokens, &bytes) {
+        (Some(tokens), _) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
+        (None, Some(_)) => self::bytes(&table, rates, gateways).map(Cost::Bytes),
+        (None, None) => {
             let reserve =
                 table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
             let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
@@ -121,6 +144,23 @@ fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Opti
         );
     }
     Some(amount)
+}
+
+/// `table` is the value of `cost`, and has `bytes`. `None` after a report.
+fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost> {
+    let reserve = table.field(&cost::reserve).map_or(Some(RESERVE), |field| reserve(&field, rates, gateways));
+    let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
+    Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
+}
+
+fn reserve(field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<u64> {
+    let reserve = size_within(field, &(1..=MAX_BYTES))?;
+    let capacity = |rate: &Rate| rate.part(gateways).capacity();
+    if let Some(rate) = rates.iter().find(|rate| capacity(rate) < reserve) {
+        let message = format!("a body that reserves {} can never pass \"{rate}\"", spelled_size(reserve));
+        field.report(message, format!("allowed: at most {}", spelled_size(capacity(rate))));
+    }
+    Some(reserve)
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::foreign::{meant, without_separators};
+use super::tokens::cost;
 use super::{Limit, keys as limit};
 use crate::base::units;
 use crate::config::read::{Field, Section, Setting, Shape, Wrong};
@@ -11,7 +12,8 @@ use crate::config::report::{nearest, quoted};
 use crate::config::values;
 use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
 
-pub(super) const RATES: Shape = Shape::List(&Shape::Pattern("^\\s*[0-9]+\\s*/\\s*[0-9a-z ]+$"), 1, values::MOST);
+pub(super) const RATES: Shape =
+    Shape::List(&Shape::Pattern("^\\s*([0-9]+|[0-9.]+\\s*[A-Za-z]+)\\s*/\\s*[0-9A-Za-z. ]+$"), 1, values::MOST);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum Counting {
@@ -34,6 +36,8 @@ pub(super) struct Terms {
     strategy: Strategy,
     /// In the limit's time zone.
     calendar: Calendar,
+    /// Whether requests cost bytes, so that every rate must be a size.
+    in_bytes: bool,
     uses_calendar: Cell<bool>,
     uses_strategy: Cell<bool>,
 }
@@ -54,7 +58,8 @@ impl Terms {
             section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
-        Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
+        let in_bytes = counts_bytes(section);
+        Self { strategy, calendar, in_bytes, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
     /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
@@ -62,6 +67,7 @@ impl Terms {
         Self {
             strategy: limit.strategy().cloned().unwrap_or_default(),
             calendar: limit.calendar().cloned().unwrap_or(Calendar::utc(Unit::Day)),
+            in_bytes: limit.counts_bytes(),
             uses_calendar: Cell::default(),
             uses_strategy: Cell::default(),
         }
@@ -99,6 +105,9 @@ impl Terms {
 
     pub(super) fn rate(&self, text: &str) -> Result<Rate, Wrong> {
         let rate = rate(text)?;
+        if rate.is_in_bytes() != self.in_bytes {
+            return Err(wrong_unit(&rate, self.in_bytes));
+        }
         let strategy = match (rate.strategy(), &self.strategy) {
             (Strategy::Calendar(calendar), _) => {
                 self.uses_calendar.set(true);
@@ -165,6 +174,22 @@ fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String,
     Some((message, help.to_owned()))
 }
 
+/// Whether the limit counts bytes, so that its rates are sizes.
+fn counts_bytes(limit: &Section<'_>) -> bool {
+    let table = limit.field(&limit::cost).filter(Field::is_table).and_then(|field| field.entries("`cost`"));
+    table.is_some_and(|entries| entries.iter().any(|(name, _)| name.text == cost::bytes.name))
+}
+
+fn wrong_unit(rate: &Rate, in_bytes: bool) -> Wrong {
+    if in_bytes {
+        let (quota, period) = (rate.quota(), rate.period());
+        let help = format!("write a size: \"{quota}B/{period}\" for {quota} bytes, or like \"10GiB/d\"");
+        return Wrong::new(format!("\"{rate}\" has no unit, and this limit counts bytes"), help);
+    }
+    let help = "add cost = { bytes = \"response\" }, or write a number, like \"10/s\"";
+    Wrong::new(format!("\"{rate}\" is a rate of bytes, and this limit does not count them"), help)
+}
+
 /// Reports that an earlier rate has the same period.
 fn same_period(rates: &[Rate], rate: &Rate) -> Option<Wrong> {
     let earlier = rates.iter().find(|earlier| earlier.period() == rate.period())?;
@@ -198,11 +223,14 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
             let why = period.map_or(String::new(), |period| format!(": {} is not a period", quoted(period.trim())));
             Wrong::new(format!("{} is not a rate{why}", quoted(text)), help)
         }
-        RateTextError::Rate(RateError::Quota) => {
-            Wrong::new(format!("{} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
-        }
-        RateTextError::Rate(RateError::Burst) => {
-            Wrong::new(format!("the burst of {} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
+        RateTextError::Rate(error @ (RateError::Quota | RateError::Burst)) => {
+            let of = if error == RateError::Burst { "the burst of " } else { "" };
+            let number = text.split('/').next().unwrap_or_default().trim_end();
+            let allowed = match number.ends_with(|last: char| last.is_ascii_alphabetic()) {
+                true => "allowed: 1B to 256TiB",
+                false => "allowed: 1 to 4294967296 requests",
+            };
+            Wrong::new(format!("{of}{} is out of range", quoted(text)), allowed)
         }
         RateTextError::Rate(_) => {
             Wrong::new(format!("{} is out of range", quoted(text)), "allowed: periods from 1s to 31d")

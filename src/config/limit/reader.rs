@@ -6,7 +6,7 @@ use super::exceptions::{self, Kinds};
 use super::foreign;
 use super::on_limit::{self, Reaction};
 use super::rates::Terms;
-use super::{Limit, cost, keys as limit, overrides_file, quotas};
+use super::{Cost, Limit, cost, keys as limit, overrides_file, quotas};
 use crate::config::key::{Names, key};
 use crate::config::known_keys;
 use crate::config::pem_files::SystemAuthorities;
@@ -79,6 +79,10 @@ fn read_limit<'a>(
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
+    if matches!(cost, Cost::Bytes(_)) && headers.is_of_provider() {
+        let help = "write \"draft\", \"github\", \"both\" or \"none\"";
+        section.refuse(&[limit::headers.name], "of a provider cannot tell bytes", help);
+    }
     section.close();
     Some(Limit {
         name: name.text.to_owned(),

@@ -1,13 +1,14 @@
 //! What a request to a language model costs: `cost = { tokens = ... }`, with the weights of its models in
 //! `[[limits.NAME.models]]`.
 
+use super::bytes::CountedBytes;
 use super::keys as limit;
 use crate::base::wildcard::Wildcard;
 use crate::config::key::pointer;
 use crate::config::kinds::{flag, number, shaped, text, weight, words};
 use crate::config::read::{Field, Section, Setting, Shape, Wrong, tables};
 use crate::config::report::{did_you_mean, quoted};
-use crate::limit::MAX_QUOTA;
+use crate::limit::{MAX_BYTES, MAX_QUOTA};
 use crate::tokens::response::UsagePointers;
 use crate::tokens::{Weight, Weights};
 
@@ -17,7 +18,7 @@ const USAGE: &str =
 const MATCH: &str = "write which models: match = \"gpt-4o*\"";
 
 /// Keys of `cost` that only a cost in tokens has.
-pub(super) const KEYS: [&str; 8] = [
+pub(super) const KEYS: [&str; 7] = [
     cost::input.name,
     cost::cached.name,
     cost::output.name,
@@ -25,7 +26,6 @@ pub(super) const KEYS: [&str; 8] = [
     cost::without_usage.name,
     cost::part.name,
     cost::ask_usage.name,
-    cost::on_exhausted.name,
 ];
 
 /// The cost is computed from the tokens that the response reports as used.
@@ -86,14 +86,18 @@ impl TokenCost {
 }
 
 tables! {
-    /// A cost that a header or the response of a language model contains.
+    /// A cost that a header or the response of a language model contains, or that is the size of bodies.
     cost "`cost`" {
         /// The request header with the cost.
         request_header: () = text() => "x-cost";
         /// The response header with the cost.
         response_header: () = text() => "x-cost";
-        /// For `response_header`: the cost that is charged until the response arrives.
-        reserve: () = shaped(Shape::Number(1, MAX_QUOTA)), 1;
+        /// For `response_header`: the cost that is charged until the response arrives. For `bytes`: the size that is reserved
+        /// at once of a body whose length is not known, by default `"64KiB"`.
+        reserve: () = shaped(Shape::Or(&[Shape::Number(1, MAX_QUOTA), Shape::Size(1..=MAX_BYTES)])), 1;
+        /// Charges the bytes of bodies that pass: of the `"response"`, of the `"request"`, or of `"both"`. Rates are then
+        /// sizes (docs/bytes.md).
+        bytes: CountedBytes = words(&CountedBytes::WORDS) => "response";
         /// Charges the tokens that a language model reports: `"auto"` for OpenAI, Anthropic and Gemini; for other APIs,
         /// where they report them.
         tokens: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Table(&usage::TABLE)])) => "auto";
@@ -113,9 +117,9 @@ tables! {
         part: u64 = number(1, MAX_QUOTA), 1000;
         /// For `tokens`: asks for the usage of streams. With `false`, the gateway does not change requests.
         ask_usage: bool = flag(), true;
-        /// For `tokens`: what happens to a stream that needs more than was reserved: `"finish"` lets it go on and charges it
-        /// past the quota, `"cut"` ends it if there is no room. A stream is events, lines of JSON, or a JSON array without a
-        /// length.
+        /// For `tokens` and `bytes`: what happens to a stream that needs more than was reserved: `"finish"` lets it go on and
+        /// charges it past the quota, `"cut"` ends it if there is no room. In tokens a stream is events, lines of JSON, or a
+        /// JSON array without a length; in bytes it is any body without a length, and any tunnel.
         on_exhausted: OnExhausted = words(&[("finish", OnExhausted::Finish), ("cut", OnExhausted::Cut)]), "finish";
     }
 

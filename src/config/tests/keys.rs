@@ -107,6 +107,11 @@ rates = ["10000/m"]
 cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, part = 10, ask_usage = false, without_usage = "size", on_exhausted = "cut" }
 models = [{ match = "gpt-4o*", input = 2.5, cached = 1.25, output = 10 }]
 headers = "openai"
+[limits.bytes]
+key = "client-ip"
+rates = ["10GiB/d", "1.5MiB/s"]
+cost = { bytes = "both", reserve = "64KiB", on_exhausted = "cut" }
+
 [limits.e]
 key = "json:/a/b~1c"
 rates = ["10000/m"]

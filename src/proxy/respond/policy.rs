@@ -6,6 +6,7 @@ use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
 
 use super::Problem;
 use crate::base::clock::micros;
+use crate::base::units::spelled_size;
 use crate::limit::{Limit, Rate, Strategy, Unit};
 use crate::request::decide::LimitVerdict;
 
@@ -29,6 +30,8 @@ pub(super) struct Policy {
     /// Its item of RateLimit up to the number of remaining requests: `"name";r=`.
     pub(super) state: String,
     pub(super) capacity: u64,
+    /// Writes an amount in the unit of the rate.
+    amount: fn(u64) -> String,
     /// Whether an empty bucket is full again within a second. Then whole seconds cannot express when the next request may
     /// come: a client that waits a second after each request would stay far below the rate.
     pub(super) fills_within_a_second: bool,
@@ -52,6 +55,7 @@ struct PolicyTerms {
     burst: Option<u64>,
     /// What is counted, if not requests.
     unit: Option<&'static StringRef>,
+    amount: fn(u64) -> String,
     fills_within_a_second: bool,
     /// The beginning of the sentence in a refusal.
     allows: String,
@@ -81,6 +85,7 @@ impl Policies {
             window: None,
             burst: None,
             unit: Some(StringRef::constant("concurrent-requests")),
+            amount: |amount| amount.to_string(),
             fills_within_a_second: false,
             allows: format!(
                 "The limit \"{}\" allows {most} {} at the same time",
@@ -107,6 +112,7 @@ impl Policies {
             let mut policy = Policy {
                 state: state.trim_end_matches('0').to_owned(),
                 capacity: terms.burst.unwrap_or(terms.quota),
+                amount: terms.amount,
                 fills_within_a_second: terms.fills_within_a_second,
                 name: name.as_str().to_owned(),
                 allows: terms.allows,
@@ -160,6 +166,7 @@ impl Policy {
             return format!("{}, {}.", self.allows, self.used_up);
         }
         let are = is_or_are(remaining);
+        let (remaining, need) = ((self.amount)(remaining), (self.amount)(need));
         format!("{}, of which {remaining} {are} left, and this request costs {need}.", self.allows)
     }
 
@@ -180,6 +187,7 @@ fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
         window,
         burst: Some(rate.capacity()).filter(|burst| *burst != rate.quota()),
         unit: None,
+        amount: if rate.is_in_bytes() { spelled_size } else { |amount| amount.to_string() },
         fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. }) && rate.memory() < SECOND,
         allows: format!("The limit \"{}\" allows {rate}", limit.name()),
         used_up: "and that is used up for now".to_owned(),

@@ -63,6 +63,15 @@ impl From<MessageBody> for ObservedBody {
 }
 
 impl Observed {
+    /// The size of the upstream's body; `None` for an answer of the gateway.
+    pub fn upstreams(&self) -> Option<SizeHint> {
+        match &self.content {
+            ResponseContent::Upstream(body) if body.is_end_stream() => Some(SizeHint::with_exact(0)),
+            ResponseContent::Upstream(body) => Some(body.size_hint()),
+            ResponseContent::Own(_) | ResponseContent::Message(_) => None,
+        }
+    }
+
     fn meter(&self) -> Option<&TokenMeter> {
         self.record.as_ref()?.meter.as_deref()
     }
@@ -115,9 +124,16 @@ impl Body for Observed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { content, record } = &mut *self;
         let Some(record) = record else { return Pin::new(content).poll_frame(cx) };
-        let polled = match &mut record.meter {
+        let is_upstreams = matches!(content, ResponseContent::Upstream(_));
+        let RequestRecord { meter, bytes, .. } = record;
+        let mut next = |cx: &mut Context<'_>| match meter {
             Some(meter) => meter.poll_frame(content, cx),
             None => Pin::new(&mut *content).poll_frame(cx),
+        };
+        let polled = match bytes {
+            // Answers of the gateway cost nothing.
+            Some(bytes) if is_upstreams || bytes.1.held().is_some() => bytes.1.poll_frame(cx, next),
+            _ => next(cx),
         };
         if record.meter.as_ref().is_some_and(|meter| meter.was_cut()) {
             record.expected = Outcome::Limited;
@@ -127,23 +143,30 @@ impl Body for Observed {
             Poll::Ready(Some(Ok(frame))) => {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
                 if content.is_end_stream() {
-                    record.outcome = record.expected;
+                    record.ended_whole();
                 }
             }
             Poll::Ready(Some(Err(error))) => {
                 // The client gets an incomplete body, so the request has failed although its head was sent.
                 let reason = error.reason();
-                record.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
+                record.outcome = match reason {
+                    Reason::BytesExhausted => Outcome::Limited,
+                    _ if reason.is_upstreams() => Outcome::Failed,
+                    _ => Outcome::Abandoned,
+                };
                 record.fail(reason, &content.server(), error);
             }
-            Poll::Ready(None) => record.outcome = record.expected,
+            Poll::Ready(None) => record.ended_whole(),
             Poll::Pending => {}
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream() && self.meter().is_none_or(TokenMeter::is_over)
+        let holds_nothing = |record: &RequestRecord| record.bytes.as_ref().is_none_or(|bytes| bytes.1.held().is_none());
+        self.content.is_end_stream()
+            && self.meter().is_none_or(TokenMeter::is_over)
+            && self.record.as_ref().is_none_or(holds_nothing)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,13 +1,12 @@
 //! What one limit has reserved for a metered request, and what the request costs by that limit.
 
-use std::mem;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::config::{Role, TokenCost, WithoutUsage};
-use crate::request::decide::LimitMetrics;
-use crate::store::{Ask, Reserved};
+use crate::config::{TokenCost, WithoutUsage};
+use crate::request::decide::{Beyond, LimitMetrics, Metered, Needed, OpenReservation};
+use crate::store::Reserved;
 use crate::tokens::request::{AskedOutput, InputSize};
 use crate::tokens::{Usage, Weights};
 
@@ -42,23 +41,16 @@ pub struct MeteredLimit {
     /// cost counts.
     pub weights: SmallVec<[Weights; 1]>,
     pub least: u64,
-    /// Whether a stream is cut if there is no room.
-    pub cuts: bool,
     pub metrics: Arc<LimitMetrics>,
-    /// The reservation of the decision, and what the stream has asked for since.
-    pub reserved: SmallVec<[Reserved; 1]>,
-}
-
-/// How much is asked for beyond the need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extra {
-    /// A step, so that the next events need not ask.
-    Step,
-    /// Nothing, since there was no room for a step.
-    None,
+    pub open: OpenReservation,
 }
 
 impl MeteredLimit {
+    /// Whether a stream is cut if there is no room.
+    pub(super) fn cuts(&self) -> bool {
+        self.open.beyond() == Beyond::Refused
+    }
+
     pub(super) fn cost(&self, used: Usage) -> u64 {
         self.weights.iter().map(|weights| weights.cost(used)).max().unwrap_or(0).max(self.least)
     }
@@ -72,42 +64,28 @@ impl MeteredLimit {
         }
     }
 
-    pub(super) fn reserved(&self) -> u64 {
-        self.reserved.iter().map(Reserved::cost).sum()
-    }
-
     /// The least cost of a success that does not state its usage: what the dearest of its models would have reserved.
     pub(super) fn kept(&self) -> u64 {
         let keeps = self.costs.iter().any(|cost| cost.without_usage == WithoutUsage::Reserved);
-        let Some(reserved) = self.reserved.first().filter(|_| keeps).map(Reserved::cost) else { return 0 };
+        let Some(reserved) = self.open.first().filter(|_| keeps).map(Reserved::cost) else { return 0 };
         let most = |weights: &[Weights]| weights.iter().map(|weights| weights.cost(self.tokens)).max().unwrap_or(0);
         let asked = self.weights.get(..self.costs.len()).map_or(0, most);
         // If less was reserved than the request asks for, that is all that a rate allows at once.
         if asked > reserved { reserved } else { reserved.max(most(&self.weights)) }
     }
 
-    /// Settles the reservations at a total of `cost`. The latest ones are given back first.
-    pub(super) fn settle(&mut self, cost: u64, settle: impl Fn(Reserved, u64)) {
-        let reserved = self.reserved();
-        let (mut given, mut more) = (reserved.saturating_sub(cost), cost.saturating_sub(reserved));
-        for ticket in mem::take(&mut self.reserved).into_iter().rev() {
-            let back = given.min(ticket.cost());
-            let cost = ticket.cost() - back + mem::take(&mut more);
-            given -= back;
-            settle(ticket, cost);
-        }
+    /// What this use needs, and the step in which more is asked for.
+    pub(super) fn needed(&self, used: Usage) -> Needed {
+        Needed { total: self.cost(used), step: self.cost(Usage { output: STEP, ..Usage::default() }) }
+    }
+}
+
+impl Metered for MeteredLimit {
+    fn open(&self) -> &OpenReservation {
+        &self.open
     }
 
-    pub(super) fn place(&self) -> Option<usize> {
-        self.reserved.first().map(Reserved::place)
-    }
-
-    /// The ask of this limit after this use; `None` if enough is reserved, or the limit does not cut.
-    pub(super) fn ask(&self, used: Usage, extra: Extra) -> Option<Ask<'_>> {
-        let reserved = self.reserved();
-        let missing = self.cost(used).saturating_sub(reserved);
-        let step = self.cost(Usage { output: STEP, ..Usage::default() });
-        let more = if extra == Extra::Step { missing.max(step) } else { missing };
-        self.reserved.first().filter(|_| missing > 0 && self.cuts).map(|first| first.ask_for(more, Role::Refuses))
+    fn open_mut(&mut self) -> &mut OpenReservation {
+        &mut self.open
     }
 }

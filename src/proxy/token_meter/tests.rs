@@ -8,12 +8,13 @@ use http::HeaderValue;
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnExhausted, TokenCost, WithoutUsage};
 use crate::limit::Limit;
-use crate::request::decide::LimitMetrics;
+use crate::request::decide::{Beyond, LimitMetrics, OpenReservation};
 use crate::store::memory::Memory;
-use crate::store::{Ask, Counters, Reserved};
+use crate::store::{Answer, Ask, Counters};
 use crate::tokens::Weights;
 use crate::tokens::request::{AskedOutput, InputSize};
 
@@ -74,11 +75,12 @@ impl Counted {
     fn reserve_by(&self, cost: u64, by: TokenCost) -> Option<MeteredLimit> {
         let ask = Ask { settles: true, ..Ask::new(&self.limit, Self::key(), cost) };
         let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
-        let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
-        let (weights, least, cuts) = (SmallVec::from_iter([by.weights]), 0, by.on_exhausted == OnExhausted::Cut);
+        let (weights, least) = (SmallVec::from_iter([by.weights]), 0);
+        let beyond = if by.on_exhausted == OnExhausted::Cut { Beyond::Refused } else { Beyond::Settled };
         let (costs, metrics) = (SmallVec::from_iter([Arc::new(by)]), self.metrics.clone());
         let tokens = Usage { output: cost, ..Usage::default() };
-        (!reserved.is_empty()).then_some(MeteredLimit { costs, tokens, weights, least, cuts, metrics, reserved })
+        let open = OpenReservation::new(reply.reserved.into_iter().next()?, beyond);
+        Some(MeteredLimit { costs, tokens, weights, least, metrics, open })
     }
 
     fn meter(&self, limit: MeteredLimit, input: u64, kind: &'static str, hides_usage: bool) -> TokenMeter {

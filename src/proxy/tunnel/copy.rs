@@ -1,7 +1,8 @@
 //! Passes bytes between the two sides of a tunnel until both have ended, one has failed, or a time limit is reached.
 //!
 //! Each direction reads into a buffer on the stack, and keeps only what the other side did not take. So a quiet tunnel needs
-//! no buffers, a busy one at most one in each direction, and one side is read only as fast as the other side reads.
+//! no buffers, a busy one at most one in each direction, and one side is read only as fast as the other side reads. What is
+//! read passes when limits that count bytes have room for it.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::base::body_gate::Exhausted;
 use crate::base::deadline::Deadline;
+use crate::proxy::byte_meter::Direction as Way;
 use crate::upstream::Upstream;
 
 /// The most bytes of one read, and so the most that wait in one direction.
@@ -51,13 +54,17 @@ pub(super) enum TunnelEnd {
     Idle(Duration),
     /// This side made no progress for this time.
     Stalled(Side, Duration),
+    /// A limit has no room for more bytes.
+    Exhausted,
 }
 
-/// Runs a tunnel. Calls `to_client` with the number of bytes sent to the client.
+/// Runs a tunnel. `pass` is ready when so many bytes of a direction may pass. Calls `to_client` with the number of bytes sent
+/// to the client.
 pub(super) async fn copy<C, U>(
     mut client: C,
     mut upstream: U,
     waits: Waits,
+    mut pass: impl FnMut(&mut Context<'_>, Way, usize) -> Poll<Result<(), Exhausted>>,
     mut to_client: impl FnMut(usize),
 ) -> TunnelEnd
 where
@@ -68,8 +75,8 @@ where
     let mut timer = Timer::new(waits, Instant::now());
     poll_fn(|cx| {
         let (was_over, before) = ((up.is_over, down.is_over), (up.passed, down.passed));
-        let upward = up.poll(cx, &mut client, &mut upstream);
-        let downward = down.poll(cx, &mut upstream, &mut client);
+        let upward = up.poll(cx, &mut client, &mut upstream, |cx, bytes| pass(cx, Way::Request, bytes));
+        let downward = down.poll(cx, &mut upstream, &mut client, |cx, bytes| pass(cx, Way::Response, bytes));
         let now = Instant::now();
         up.note_blocked(before.0, now);
         down.note_blocked(before.1, now);
@@ -78,6 +85,9 @@ where
         }
         to_client(usize::try_from(down.passed - before.1).unwrap_or_default());
         match (upward, downward) {
+            (Poll::Ready(Err(Broken::Exhausted)), _) | (_, Poll::Ready(Err(Broken::Exhausted))) => {
+                Poll::Ready(TunnelEnd::Exhausted)
+            }
             (Poll::Ready(Err(Broken::Source(error))), _) | (_, Poll::Ready(Err(Broken::Target(error)))) => {
                 Poll::Ready(TunnelEnd::Failed(Side::Client, error))
             }
@@ -95,12 +105,21 @@ where
 enum Broken {
     Source(io::Error),
     Target(io::Error),
+    Exhausted,
+}
+
+impl From<Exhausted> for Broken {
+    fn from(_: Exhausted) -> Self {
+        Self::Exhausted
+    }
 }
 
 #[derive(Debug, Default)]
 struct Direction {
     /// What was read but not taken by the target. Has no memory if empty.
     waiting: Vec<u8>,
+    /// Whether what waits may pass.
+    may_pass: bool,
     written: usize,
     passed: u64,
     /// Whether the source has ended.
@@ -113,7 +132,13 @@ struct Direction {
 
 impl Direction {
     /// Passes as much as possible now. Ready when the source has ended and the target has been told.
-    fn poll<S, T>(&mut self, cx: &mut Context<'_>, source: &mut S, target: &mut T) -> Poll<Result<(), Broken>>
+    fn poll<S, T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+        target: &mut T,
+        mut pass: impl FnMut(&mut Context<'_>, usize) -> Poll<Result<(), Exhausted>>,
+    ) -> Poll<Result<(), Broken>>
     where
         S: AsyncRead + Unpin,
         T: AsyncWrite + Unpin,
@@ -122,6 +147,10 @@ impl Direction {
             return Poll::Ready(Ok(()));
         }
         loop {
+            if !self.waiting.is_empty() && !self.may_pass {
+                ready!(pass(cx, self.waiting.len()))?;
+                self.may_pass = true;
+            }
             ready!(self.poll_write(cx, target)).map_err(Broken::Target)?;
             if self.has_ended {
                 ready!(Pin::new(&mut *target).poll_shutdown(cx)).map_err(Broken::Target)?;
@@ -141,6 +170,13 @@ impl Direction {
             }
             let read = read.filled();
             self.has_ended = read.is_empty();
+            let passes = if self.has_ended { Poll::Ready(Ok(())) } else { pass(cx, read.len()) };
+            self.may_pass = passes.is_ready();
+            if passes.is_pending() {
+                self.waiting.extend_from_slice(read);
+                return Poll::Pending;
+            }
+            ready!(passes)?;
             let taken = match Pin::new(&mut *target).poll_write(cx, read) {
                 _ if read.is_empty() => 0,
                 Poll::Ready(taken) => taken.map_err(Broken::Target)?,
@@ -225,7 +261,7 @@ mod tests {
         let ((client, near), (far, upstream)) = (duplex(size), duplex(size));
         let running = spawn_local(async move {
             let mut sent = 0;
-            let end = copy(near, far, waits, |bytes| sent += bytes).await;
+            let end = copy(near, far, waits, |_, _, _| Poll::Ready(Ok(())), |bytes| sent += bytes).await;
             (end, sent)
         });
         (client, upstream, running)

@@ -54,6 +54,17 @@ pub struct DecisionCounters {
     pub unknown: Counter,
     /// The largest share of its quota that any recently counted key has used.
     pub fullest: Peak,
+    /// Of a limit that counts bytes.
+    pub bytes: ByteCounters,
+}
+
+#[derive(Debug, Default)]
+pub struct ByteCounters {
+    /// The bytes that have passed.
+    pub requests: Counter,
+    pub responses: Counter,
+    /// Bodies that were cut because there was no room for more.
+    pub cut: Counter,
 }
 
 pub type DecisionCounter = fn(&DecisionCounters) -> &Counter;

@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
 use super::{Decision, DecisionCounters, DecisionInput, DecisionState, RouteLimit, bans};
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Role};
 use crate::limit::{Limit, Verdict};
-use crate::store::{Ask, Pooled, RefusedAsk, Reply};
+use crate::store::{Ask, Pooled, RefusedAsk, Reply, Reserved};
 
 /// The decision of one limit about a request. A limit with rates and `max_in_flight` has one outcome for each.
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +106,12 @@ type Refusals = SmallVec<[RefusedAsk; 1]>;
 impl<'a> DecisionState<'a> {
     /// Counts that the request is over the limit at this place. Returns the decision of that limit alone.
     pub(super) fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
-        let on_limit = input.limits[place].on_limit;
-        let counters = input.limits[place].counters(input.worker);
+        self.over_limit(&input.limits[place], input.worker, place)
+    }
+
+    fn over_limit(&mut self, route_limit: &RouteLimit, worker: usize, place: usize) -> Decision {
+        let on_limit = route_limit.on_limit;
+        let counters = route_limit.counters(worker);
         if on_limit.role() == Role::Reports {
             self.shadow(counters, place);
             return Decision::Admitted;
@@ -213,6 +217,30 @@ impl<'a> DecisionState<'a> {
         decision
     }
 
+    /// Counts what limits say about an ask for more, after the request was admitted, and corrects the outcomes. `need` is what
+    /// the limit at a place was asked for.
+    pub fn conclude_later(&mut self, limits: &[RouteLimit], reply: &Reply, need: impl Fn(usize) -> u64) -> Decision {
+        let as_of = reply.as_of.unwrap_or_else(clock::now);
+        let mut decision = Decision::Admitted;
+        for (place, verdict) in &reply.verdicts {
+            let Some(route_limit) = limits.get(*place) else { continue };
+            let is_of = |outcome: &&mut LimitOutcome<'_>| {
+                outcome.place == *place && matches!(outcome.verdict, LimitVerdict::Rates(_))
+            };
+            if let Some(outcome) = self.outcomes.iter_mut().find(is_of) {
+                (outcome.verdict, outcome.as_of, outcome.need) = (LimitVerdict::Rates(*verdict), as_of, need(*place));
+            }
+            if !verdict.admitted {
+                match self.over_limit(route_limit, self.reservations.worker(), *place) {
+                    Decision::Silenced(_) if decision == Decision::Rejected => {}
+                    Decision::Admitted => {}
+                    refused => decision = refused,
+                }
+            }
+        }
+        decision
+    }
+
     /// The costs for which the limit at this place was charged, each with the first charge: its own, and those of its users.
     pub fn costs<'l>(&self, limits: &'l [RouteLimit], place: usize) -> impl Iterator<Item = (&'l Cost, u64)> {
         let is_for = move |ask: &&Ask<'_>| match self.overflowed.contains(&ask.place) {
@@ -224,7 +252,12 @@ impl<'a> DecisionState<'a> {
 
     /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
-        for reserved in std::mem::take(&mut reply.reserved) {
+        let reserved = std::mem::take(&mut reply.reserved);
+        // Costs in bytes may be reserved only while the bytes pass.
+        let asks = self.asks[self.decided..].iter();
+        let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
+        let nothing: SmallVec<[Reserved; 1]> = nothing.map(Reserved::nothing).collect();
+        for reserved in reserved.into_iter().chain(nothing) {
             let place = reserved.place();
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, StatusCode};
 use smallvec::SmallVec;
 
 use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
-use crate::config::{Cost, TokenCost};
+use crate::config::{ByteCost, Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
@@ -27,7 +28,15 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
             let model = body.and_then(InspectedBody::model);
             cost.weights(model).cost(reserved_tokens(cost, body)).max(1)
         }
+        // What has no length is asked for while it passes.
+        Cost::Bytes(cost) if cost.counted.has_requests() => stated_length(headers).unwrap_or(0),
+        Cost::Bytes(_) => 0,
     }
+}
+
+/// The length of a body by its header, which the server has checked.
+fn stated_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
 }
 
 pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
@@ -50,7 +59,7 @@ pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttribute
 }
 
 pub fn is_settled(cost: &Cost) -> bool {
-    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_))
+    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) | Cost::Bytes(_))
 }
 
 /// The cost in a header. `None` if it is missing, repeated or not a number; `u64::MAX` if the number does not fit.
@@ -80,6 +89,8 @@ pub fn response_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Op
     match cost {
         Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
         Cost::Tokens(_) if status.as_u16() >= 400 => Some(0),
+        // Bytes of the upstream are counted while they pass. Those of the gateway's own answers cost nothing.
+        Cost::Bytes(_) => Some(0),
         Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => Some(0),
         _ => None,
     }
@@ -130,7 +141,20 @@ struct PendingReservation<'a> {
     reserved: Reserved,
 }
 
+impl PendingReservation<'_> {
+    fn is_in_bytes(&self) -> bool {
+        self.costs.iter().any(|(_, cost, _)| matches!(cost, Cost::Bytes(_)))
+    }
+}
+
 type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
+
+/// A reservation that grows with the bytes that pass.
+pub struct SettledByBytes {
+    /// The limits for which it was charged.
+    pub costs: SmallVec<[(usize, ByteCost); 1]>,
+    pub reserved: Reserved,
+}
 
 /// A reservation that the body of the response settles.
 pub struct SettledByBody<'a> {
@@ -163,10 +187,12 @@ impl<'a> Reservations<'a> {
 
     /// Adds what the store has reserved for limits with these costs.
     pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
-        if costs.iter().any(|(_, cost, _)| is_settled(cost)) {
-            self.pending.push(PendingReservation { costs, known: 0, reserved });
-        } else {
-            self.besides.push(reserved);
+        let is_settled = costs.iter().any(|(_, cost, _)| is_settled(cost));
+        let pending = PendingReservation { costs, known: 0, reserved };
+        if is_settled && (pending.reserved.cost() > 0 || pending.is_in_bytes()) {
+            self.pending.push(pending);
+        } else if pending.reserved.cost() > 0 {
+            self.besides.push(pending.reserved);
         }
     }
 
@@ -275,6 +301,19 @@ impl<'a> Reservations<'a> {
         let (verdict, as_of) = found.unzip();
         let settled = self.store.settle(reserved, cost, verdict, now, self.worker);
         settled.zip(as_of).into_iter().for_each(|(settled, as_of)| *as_of = settled);
+    }
+
+    /// Takes the reservations that the bytes settle that pass.
+    pub fn open_bytes(&mut self) -> SmallVec<[SettledByBytes; 1]> {
+        let is_in_bytes = |pending: &mut PendingReservation<'_>| pending.is_in_bytes();
+        let opened = self.pending.extract_if(.., is_in_bytes).map(|PendingReservation { costs, reserved, .. }| {
+            let in_bytes = costs.into_iter().filter_map(|(place, cost, _)| match cost {
+                Cost::Bytes(cost) => Some((place, *cost)),
+                _ => None,
+            });
+            SettledByBytes { costs: in_bytes.collect(), reserved }
+        });
+        opened.collect()
     }
 
     /// Takes the reservations that the body of the response settles.

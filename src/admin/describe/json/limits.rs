@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
+use crate::base::units::spelled_size;
 use crate::config::overrides::Allowance;
-use crate::config::{Ban, Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
+use crate::config::{Ban, ByteCost, Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
 use crate::limit::{Rate, Strategy};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::response::UsagePointers;
@@ -92,6 +93,11 @@ fn cost(cost: &Cost) -> Value {
         Cost::RequestHeader(name) => json!({ "request_header": name.as_str() }),
         Cost::ResponseHeader { name, reserve } => json!({ "response_header": name.as_str(), "reserve": reserve }),
         Cost::Tokens(cost) => tokens(cost),
+        Cost::Bytes(ByteCost { counted, reserve, on_exhausted }) => json!({
+            "bytes": counted.word(),
+            "reserve": spelled_size(*reserve),
+            "on_exhausted": on_exhausted.word(),
+        }),
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) enum CountedUnit {
     Requests,
     /// Tokens of language models.
     Tokens,
+    /// Bytes of bodies.
+    Bytes,
 }
 
 impl CountedUnit {
@@ -25,6 +27,7 @@ impl CountedUnit {
     pub(super) fn of(cost: &Cost) -> Self {
         match cost {
             Cost::Tokens(_) => Self::Tokens,
+            Cost::Bytes(_) => Self::Bytes,
             Cost::Fixed(_) | Cost::OnStatus(..) | Cost::RequestHeader(_) | Cost::ResponseHeader { .. } => {
                 Self::Requests
             }
@@ -37,6 +40,7 @@ impl CountedUnit {
         match self {
             Self::Requests => None,
             Self::Tokens => Some(StringRef::constant("gateway-tokens")),
+            Self::Bytes => Some(StringRef::constant("content-bytes")),
         }
     }
 
@@ -44,6 +48,7 @@ impl CountedUnit {
         match self {
             Self::Requests => "requests",
             Self::Tokens => "tokens",
+            Self::Bytes => "bytes",
         }
     }
 }
