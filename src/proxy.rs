@@ -18,7 +18,7 @@ mod tunnel;
 mod forward;
 mod deciding;
 
-use std::cell::{LazyCell, RefCell};
+use std::cell::{LazyCell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,11 +56,11 @@ use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, 
 pub use body_memory::BodyMemory;
 pub use decided::{refuse, settle};
 pub use finish::ResponseChanges;
-pub use inspection::read as read_body;
+pub use inspection::{of_elements, read as read_body};
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{begin_metering, refused};
+use decided::{meter, refused};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -225,11 +225,11 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
-    let mut quotas = Default::default();
+    let (mut quotas, of_elements) = (Default::default(), OnceCell::new());
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
     let deciding = Deciding { connection, gateway: &gateway, route, attributes, now, asker: gate, is_shared };
-    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &mut state, &mut record).await {
+    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
             return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
@@ -270,8 +270,10 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
-    begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);
+    let limits = of_elements.get().unwrap_or(&route.limits);
+    settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
+    let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);
+    meter.into_iter().for_each(|meter| record.meter(meter));
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {

@@ -14,7 +14,7 @@ use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
 use crate::config::{BanResponse, OnExhausted, Role, TokenCost};
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::snapshot::{CompiledRoute, RouteLimits};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
     self, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, RouteLimit, SettledByBody,
@@ -26,34 +26,34 @@ use crate::request::resolve::Rejection;
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
     record: &mut RequestRecord,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     begun: Option<Time>,
     decision: Decision,
     state: &DecisionState<'_>,
 ) {
-    if route.limits.is_empty() {
+    if limits.is_empty() {
         return;
     }
-    let metrics = |place: usize| Some(&route.limits.get(place)?.metrics);
+    let metrics = |place: usize| Some(&limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
-    record.decided(state.held_since, over, remaining(route, &state.outcomes));
+    record.decided(state.held_since, over, remaining(limits, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
     if let Decision::Banned { .. } = decision {
         record.refused_for(Reason::Banned);
     }
     if let (Some(begun), Some(spans)) = (begun, record.spans()) {
-        span(spans, route, begun, decision, refused_by, state);
+        span(spans, limits, begun, decision, refused_by, state);
     }
 }
 
 fn remaining<'r>(
-    route: &'r CompiledRoute,
+    limits: &'r RouteLimits,
     outcomes: &[LimitOutcome<'_>],
 ) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
     outcomes.iter().filter_map(|outcome| {
-        let metrics = &route.limits.get(outcome.place)?.metrics;
+        let metrics = &limits.get(outcome.place)?.metrics;
         Some((metrics, outcome.verdict.remaining()?))
     })
 }
@@ -61,7 +61,7 @@ fn remaining<'r>(
 #[cold]
 fn span(
     spans: &RequestSpans,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     begun: Time,
     decision: Decision,
     refused_by: Option<&Arc<LimitMetrics>>,
@@ -70,7 +70,7 @@ fn span(
     spans.decided(DecisionDetails {
         begun,
         ended: clock::now(),
-        limits: route.limits.iter().map(|limit| limit.metrics.name.clone()).collect(),
+        limits: limits.iter().map(|limit| limit.metrics.name.clone()).collect(),
         decision: name(decision),
         refused_by: refused_by.map(|limit| limit.name.as_str()),
         exchanges: &state.exchanges,
@@ -93,21 +93,21 @@ fn name(decision: Decision) -> &'static str {
 /// The `answer` to a request that its limits so far admit, and charge, but whose token or body cannot be used.
 pub(super) fn charged(
     record: &mut RequestRecord,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     input: &DecisionInput<'_, '_>,
     decision: Decision,
     state: &mut DecisionState<'_>,
     mut answer: LocalResponse,
 ) -> LocalResponse {
-    self::record(record, route, input.traced_since, decision, state);
+    self::record(record, limits, input.traced_since, decision, state);
     let status = answer.status();
-    settle(route, CostKnown::FromResponse, status, answer.headers_mut(), state, clock::now);
+    settle(limits, CostKnown::FromResponse, status, answer.headers_mut(), state, clock::now);
     answer
 }
 
 /// Charges the cost that a response states, and adds the headers about limits. `now` returns the arrival of the response.
 pub fn settle(
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     cost: CostKnown,
     status: StatusCode,
     headers: &mut HeaderMap,
@@ -121,7 +121,7 @@ pub fn settle(
         CostKnown::Never => {}
     }
     if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
-        route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
+        limits.headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
     }
 }
 
@@ -131,9 +131,9 @@ pub(super) fn refused(why: &Rejection, record: &mut RequestRecord) -> LocalRespo
     respond::refused(why)
 }
 
-pub(super) fn outcome_of(decision: Decision, route: &CompiledRoute) -> Outcome {
+pub(super) fn outcome_of(decision: Decision, limits: &RouteLimits) -> Outcome {
     match decision {
-        Decision::Banned { place, .. } if respond_to_banned(route, place) != BanResponse::Reject => Outcome::Blocked,
+        Decision::Banned { place, .. } if respond_to_banned(limits, place) != BanResponse::Reject => Outcome::Blocked,
         Decision::Rejected | Decision::TooCostly { .. } | Decision::Banned { .. } => Outcome::Limited,
         Decision::Silenced(_) => Outcome::Silenced,
         Decision::Blocked(_) => Outcome::Blocked,
@@ -142,8 +142,8 @@ pub(super) fn outcome_of(decision: Decision, route: &CompiledRoute) -> Outcome {
     }
 }
 
-pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
-    let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
+pub(super) fn respond_to_banned(limits: &RouteLimits, place: usize) -> BanResponse {
+    let rule = limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
     rule.map_or(BanResponse::Reject, |rule| rule.respond)
 }
 
@@ -171,61 +171,58 @@ pub(super) fn metered_request(
     Some(MeteredRequest { input, size, output, model, hides_usage, is_error: false })
 }
 
-/// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
-pub(super) fn begin_metering(
+/// The meter of the response, to which the reservations of the request go. If no response tells the cost, they stay charged.
+pub(super) fn meter(
     gateway: &WorkerSnapshot,
     route: &CompiledRoute,
+    limits: &RouteLimits,
     request: Option<Box<MeteredRequest>>,
     cost: CostKnown,
     state: &mut DecisionState<'_>,
-    record: &mut RequestRecord,
     response: &mut Response<ObservedBody>,
-) {
+) -> Option<TokenMeter> {
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
-    let Some((mut request, usage)) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel) else {
-        return;
-    };
+    let (mut request, usage) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel)?;
     request.is_error = response.status().as_u16() >= 400;
-    let limits = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
-        let limits = || costs.iter().filter_map(|(place, cost)| Some((route.limits.get(*place)?, *cost)));
+    let metered = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
+        let users = || costs.iter().filter_map(|(place, cost)| Some((limits.get(*place)?, *cost)));
         let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
             cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
         };
         Some(MeteredLimit {
-            costs: limits().map(|(_, cost)| cost.clone()).collect(),
-            tokens: limits().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
-            weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
+            costs: users().map(|(_, cost)| cost.clone()).collect(),
+            tokens: users().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
+            weights: users().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
-            cuts: limits().any(cuts),
-            metrics: limits().next()?.0.metrics.clone(),
+            cuts: users().any(cuts),
+            metrics: users().next()?.0.metrics.clone(),
             reserved: SmallVec::from_iter([reserved]),
         })
     });
-    let limits: SmallVec<_> = limits.collect();
-    if !limits.is_empty() {
-        let worker = state.reservations.worker();
-        record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
-    }
+    let metered: SmallVec<_> = metered.collect();
+    let worker = state.reservations.worker();
+    (!metered.is_empty())
+        .then(|| TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, response.headers_mut()))
 }
 
 /// The response to a request that its limits do not admit. `now` is when they were asked.
 pub fn refuse(
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     decision: Decision,
     state: &mut DecisionState<'_>,
     attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
 ) -> LocalResponse {
-    let (told, now) = (&route.rate_limit_headers, state.now(now));
+    let (told, now) = (&limits.headers, state.now(now));
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, now, last),
         Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
             let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
-            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers);
-            let cost = of_descriptor.or_else(|| route.limits.get(place).map(stated));
+            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers, attributes.body);
+            let cost = of_descriptor.or_else(|| limits.get(place).map(stated));
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::config::{AccessLog, UNLIMITED};
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
-use crate::proxy::snapshot::{Action, CompiledRoute, Snapshot};
+use crate::proxy::snapshot::{Action, CompiledRoute, RouteLimits, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
 pub struct WorkerSnapshots {
@@ -116,19 +116,17 @@ impl CompiledRoute {
     /// given by a compiled rule and a place in it. `None` if there are none.
     fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, usize)> + Clone) -> Option<Self> {
         let (first, _) = limits.clone().next()?;
-        let headers = limits.clone().map(|(route, at)| (&*route.rate_limit_headers, at));
-        let rate_limit_headers = Arc::new(RateLimitHeaders::joined(headers));
+        let headers = limits.clone().map(|(route, at)| (&*route.limits.headers, at));
+        let headers = RateLimitHeaders::joined(headers);
         let limits = limits.enumerate().map(|(place, (route, at))| route.limits[at].of_descriptor(place));
-        let limits: Vec<_> = limits.collect();
+        let limits = RouteLimits::new(limits.collect(), headers);
         let content_type = HeaderValue::from_static("application/grpc");
         Some(Self {
             metrics: first.metrics.clone(),
             path: first.path.clone(),
             single: Arc::default(),
             tokens: Vec::new(),
-            has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
             limits,
-            rate_limit_headers,
             action: Action::Respond { status: StatusCode::OK, body: Bytes::new(), content_type },
             max_body_size: UNLIMITED,
             inspector: None,

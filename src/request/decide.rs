@@ -14,6 +14,7 @@ mod bans;
 mod delay;
 mod slow;
 mod first;
+mod batch;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -32,6 +33,7 @@ use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
+pub use batch::{PlacedLimits, TooManyKeys, of_elements};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,

@@ -69,6 +69,7 @@ impl DescribedLimit<'_> {
                 format!("{reserve} until the response arrives, then the number in its header {name}")
             }
             Cost::Tokens(cost) => self.reserved(cost, selected),
+            Cost::Elements => "1 for each item if the body is a JSON array, otherwise 1".to_owned(),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         if !self.route_limit.is_of_route {

@@ -162,6 +162,7 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
             notes.push(format!("{name}: responses are taken to come at once, with the status in the log"));
         }
         Cost::OnStatus(..) => notes.push(format!("{name}: no line has a status, so every request is charged")),
+        Cost::Elements => notes.push(format!("{name}: the log has no bodies, so each request counts as one item")),
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

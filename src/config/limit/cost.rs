@@ -29,6 +29,8 @@ pub enum Cost {
     /// Charged until the response arrives, and kept if the response has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
     Tokens(Arc<TokenCost>),
+    /// The number of items if the body is a JSON array, otherwise 1.
+    Elements,
 }
 
 tables! {
@@ -76,22 +78,24 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
         (header(&cost::request_header), header(&cost::response_header));
     let tokens = table.field(&cost::tokens);
+    let counts_elements = table.read(&cost::elements);
     let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
-    match sources.into_iter().filter(|key| table.field(key).is_some()).count() {
+    let named = sources.into_iter().filter(|key| table.field(key).is_some()).count();
+    match named + usize::from(counts_elements) {
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
-            field.report("`cost` names neither a header nor `tokens`", COST);
+            field.report("`cost` names neither a header nor `tokens` nor `elements`", COST);
         }
         // Without a header and `tokens`, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",
-            "keep one of `request_header`, `response_header` and `tokens`",
+            "keep one of `request_header`, `response_header`, `tokens` and `elements`",
         ),
     }
-    if response.is_none() && (request.is_some() || tokens.is_some()) {
+    if response.is_none() && (request.is_some() || tokens.is_some() || counts_elements) {
         let help = match tokens {
             Some(_) => "remove it: what is reserved comes from the request and `max_output`",
-            None => "remove it: the cost in a request header is charged at once",
+            None => "remove it: this cost is charged at once",
         };
         table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
@@ -102,7 +106,8 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
             let reserve =
                 table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
             let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
-            request.map(Cost::RequestHeader).or(response)
+            let elements = counts_elements.then_some(Cost::Elements);
+            request.map(Cost::RequestHeader).or(response).or(elements)
         }
     };
     table.close();

@@ -94,6 +94,8 @@ tables! {
         response_header: () = text() => "x-cost";
         /// For `response_header`: the cost that is charged until the response arrives.
         reserve: () = shaped(Shape::Number(1, MAX_QUOTA)), 1;
+        /// Charges the number of items if the body is a JSON array, such as a batch of JSON-RPC or GraphQL, otherwise 1.
+        elements: bool = flag(), false;
         /// Charges the tokens that a language model reports: `"auto"` for OpenAI, Anthropic and Gemini; for other APIs,
         /// where they report them.
         tokens: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Table(&usage::TABLE)])) => "auto";

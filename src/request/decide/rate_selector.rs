@@ -274,6 +274,15 @@ impl RateSelector {
         &self.rate_table.default_limit
     }
 
+    pub fn is_in_body(&self) -> bool {
+        self.tier.as_ref().is_some_and(KeyExtractor::is_in_body)
+    }
+
+    /// Reads the tier in the document with this index if the body of a request is an array.
+    pub fn set_element(&mut self, index: usize) {
+        self.tier.iter_mut().for_each(|tier| tier.set_element(index));
+    }
+
     /// How many sets of rates may be selected.
     pub fn profiles(&self) -> usize {
         let RateTable { tiers, granted, temporary, .. } = &*self.rate_table;

@@ -74,7 +74,11 @@ impl SingleSources {
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
-                Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) => None,
+                Cost::Fixed(_)
+                | Cost::ResponseHeader { .. }
+                | Cost::OnStatus(..)
+                | Cost::Tokens(_)
+                | Cost::Elements => None,
             };
             limit.sources().chain(&cost).for_each(&mut add);
         }

@@ -91,6 +91,7 @@ fn cost(cost: &Cost) -> Value {
         Cost::RequestHeader(name) => json!({ "request_header": name.as_str() }),
         Cost::ResponseHeader { name, reserve } => json!({ "response_header": name.as_str(), "reserve": reserve }),
         Cost::Tokens(cost) => tokens(cost),
+        Cost::Elements => json!({ "elements": true }),
     }
 }
 
