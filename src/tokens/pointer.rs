@@ -244,6 +244,12 @@ impl Follower {
         self.base > 0
     }
 
+    /// Nothing else in the outermost array leads to places.
+    #[inline]
+    pub fn follow_no_more(&mut self) {
+        self.leading = 0;
+    }
+
     #[inline]
     pub fn depth(&self) -> u32 {
         self.depth

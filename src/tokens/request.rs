@@ -181,14 +181,19 @@ impl<'a> Said<'a> {
     /// Notes a value at this place. Returns its meaning to the gateway, and whether a key points to it; neither for a
     /// repeated value, since such a body is refused.
     #[inline]
-    fn at(&mut self, place: usize, depth: u32) -> (Option<Known>, bool) {
-        if place == DOCUMENT && depth > 0 {
-            self.found.next_element(self.pointers);
-        }
+    fn at(&mut self, place: usize) -> (Option<Known>, bool) {
         if !self.found.is_first(place) {
             return (None, false);
         }
         (self.known_at(place), self.pointers.keys().contains(&place))
+    }
+
+    /// A value begins at this depth: in an array of documents, it may be the next one.
+    #[inline]
+    fn next_element(&mut self, depth: u32) {
+        if depth == 1 && self.follower.is_divided() && self.found.next_element(self.pointers) {
+            self.follower.follow_no_more();
+        }
     }
 
     /// The meaning of this place to the gateway. What the documents of an array ask of a model is unknown.
@@ -198,7 +203,7 @@ impl<'a> Said<'a> {
 
     #[inline(never)]
     fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: u32) {
-        let (known, is_wanted) = self.at(place, depth);
+        let (known, is_wanted) = self.at(place);
         if place == DOCUMENT && depth == 0 {
             self.is_structure = kind != Kind::String;
             self.members = (kind == Kind::Object).then_some(at + 1);
@@ -277,7 +282,7 @@ impl<'a> Said<'a> {
 
     #[inline(never)]
     fn word_at(&mut self, place: usize, word: Option<&[u8]>, at: Range<usize>) {
-        let (known, is_wanted) = self.at(place, self.follower.depth());
+        let (known, is_wanted) = self.at(place);
         if is_wanted {
             let value = |word| normal(word).map_or(PointedTo::Missing, PointedTo::Value);
             self.found.set(place, word.map_or(PointedTo::Ambiguous, value));
@@ -315,6 +320,7 @@ impl Visit for Said<'_> {
     #[inline]
     fn begin(&mut self, kind: Kind, at: usize) {
         let depth = self.follower.depth();
+        self.next_element(depth);
         if let Some(place) = self.follower.begin(&self.pointers.all, kind) {
             self.begin_at(place, kind, at, depth);
         }
@@ -368,6 +374,7 @@ impl Visit for Said<'_> {
             }
         }
         self.parts.word();
+        self.next_element(self.follower.depth());
         if let Some(place) = self.follower.value(&self.pointers.all) {
             self.word_at(place, word, at);
         }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Client, Gateway, Response, every_store};
+use crate::harness::{Client, Gateway, Response, every_store, run};
 
 /// Requests for the tools of one client, on a route that answers itself.
 fn config(store: &str, key: &str, rest: &str) -> String {
@@ -161,4 +161,65 @@ fn a_key_is_banned_for_its_items_in_batches() {
     assert_eq!([(); 3].map(|()| status(&["c", "a"])), [429; 3]);
     assert_eq!([status(&["c"]), status(&["a"])], [200, 429]);
     assert_eq!(gateway.metric("gateway_bans_total{limit=\"tools\"}"), Some(1.0));
+}
+
+#[test]
+fn what_an_item_lacks_comes_from_the_pool_of_its_client() {
+    every_store(|store| {
+        let gateway = Gateway::start(&format!(
+            "{store}[limits.tools]\nkey = {BY_NAME}\n{THREE}\noverflow = \"pool\"\n\
+             [limits.pool]\nkey = \"header:x-api-key\"\nrates = [\"2/d\"]\n\
+             [[routes]]\npath = \"/*\"\nlimits = [\"tools\"]\nrespond = {{ status = 200 }}\n"
+        ));
+        let mut client = gateway.client();
+        let mut status = |names: &[&str]| {
+            let body = batch(names);
+            let head =
+                "POST / HTTP/1.1\r\nHost: a\r\nX-Api-Key: k\r\nContent-Type: application/json\r\nContent-Length: ";
+            client.call(format!("{head}{}\r\n\r\n{body}", body.len())).status
+        };
+        assert_eq!(status(&["a", "a", "a"]), 200, "{store}");
+        assert_eq!(status(&["a", "b"]), 200, "the pool takes what a lacks, {store}");
+        assert_eq!([gateway.used("tools", "b"), gateway.used("pool", "k")], [1, 1], "{store}");
+        assert_eq!(status(&["a", "a", "b"]), 429, "{store}");
+        assert_eq!([gateway.used("tools", "b"), gateway.used("pool", "k")], [1, 1], "{store}");
+    });
+}
+
+#[test]
+fn items_of_other_tiers_have_counters_of_their_own() {
+    let tiers = "tier = \"json:/plan\"\ntiers = { gold = { rates = [\"5/d\"] } }";
+    let gateway = Gateway::start(&config("", "\"json:/user\"", &format!("rates = [\"1/d\"]\n{tiers}")));
+    let mut client = gateway.client();
+    let mut status = |body: &str| call(&mut client, body).status;
+    assert_eq!(status(r#"[{"user": "u", "plan": "gold"}, {"user": "u"}, {"user": "u", "plan": "gold"}]"#), 200);
+    assert_eq!(status(r#"[{"user": "u", "plan": "gold"}, {"user": "u"}]"#), 429);
+    assert_eq!(status(&format!("[{}]", [r#"{"user": "u", "plan": "gold"}"#; 2].join(","))), 200);
+    assert_eq!(status(r#"[{"user": "u", "plan": "gold"}]"#), 429);
+}
+
+#[test]
+fn a_pointer_to_an_item_reads_the_array_as_one_document() {
+    let gateway = Gateway::start(&config("", "\"json:/0/user\"", "rates = [\"1/d\"]"));
+    let mut client = gateway.client();
+    assert_eq!(call(&mut client, r#"[{"user": "a"}, {"user": "b"}]"#).status, 200);
+    assert_eq!([gateway.used("tools", "a"), gateway.used("tools", "b")], [1, 0]);
+}
+
+#[test]
+fn explain_names_the_key_of_each_item() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    std::fs::write(&file, config("", BY_NAME, THREE)).unwrap();
+    let body = batch(&["a", "b", "a"]);
+    let output = run(&["explain", "--config", file.to_str().unwrap(), "--show-keys", "-d", &body, "http://a/"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        r#"    key      "a" from json:/params/name"#,
+        r#"    key      "b" from json:/params/name"#,
+        "    cost     2",
+        "    cost     1",
+    ] {
+        assert_eq!(text.lines().filter(|found| *found == line).count(), 1, "{line}\n{text}");
+    }
 }

@@ -53,25 +53,30 @@ impl Found {
         pointers.keys().iter().map(key).collect()
     }
 
-    /// The next document of an array begins.
-    pub(super) fn next_element(&mut self, pointers: &BodyPointers) {
-        self.end_element(pointers);
-        if self.count < MAX_ELEMENTS {
-            self.places.fill((PointedTo::Missing, 0));
-            self.repeats = false;
-        }
+    /// The next document of an array begins. Returns whether it is only counted, because there are too many.
+    #[inline]
+    pub(super) fn next_element(&mut self, pointers: &BodyPointers) -> bool {
         self.count += 1;
+        if self.count <= MAX_ELEMENTS + 1 {
+            self.begin_element(pointers);
+        }
+        self.count > MAX_ELEMENTS
+    }
+
+    #[inline(never)]
+    fn begin_element(&mut self, pointers: &BodyPointers) {
+        if self.count > 1 {
+            self.elements.push(self.keys(pointers));
+        }
+        self.places.fill((PointedTo::Missing, 0));
+        self.repeats = false;
     }
 
     /// The targets of keys in each document of an array, and how many documents there are.
     pub(super) fn elements(mut self, pointers: &BodyPointers) -> (Vec<Vec<PointedTo>>, usize) {
-        self.end_element(pointers);
-        (self.elements, self.count)
-    }
-
-    fn end_element(&mut self, pointers: &BodyPointers) {
         if (1..=MAX_ELEMENTS).contains(&self.count) {
             self.elements.push(self.keys(pointers));
         }
+        (self.elements, self.count)
     }
 }
