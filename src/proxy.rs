@@ -19,7 +19,7 @@ mod tunnel;
 mod forward;
 mod deciding;
 
-use std::cell::{LazyCell, RefCell};
+use std::cell::{LazyCell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,11 +57,11 @@ use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, 
 pub use body_memory::BodyMemory;
 pub use decided::{refuse, settle};
 pub use finish::ResponseChanges;
-pub use inspection::read as read_body;
+pub use inspection::{of_elements, read as read_body};
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{begin_metering, count_bytes, refused, without_room};
+use decided::{count_bytes, meter, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -212,25 +212,21 @@ async fn serve(
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
-    match next {
-        NextStep::Refuse(why) => {
-            let (outcome, answer) = (Outcome::Refused, refused(&why, &mut record));
-            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
-        }
-        NextStep::Preflight => {
-            if let Some(answer) = changes.preflight(&head.headers) {
-                return Finish::new(Some(&changes), head, None).respond(response, record, Outcome::Responded, answer);
-            }
-        }
-        NextStep::Unrouted | NextStep::Decide => {}
+    let early = match next {
+        NextStep::Refuse(why) => Some((refused_status, Outcome::Refused, refused(&why, &mut record))),
+        NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (None, Outcome::Responded, answer)),
+        NextStep::Unrouted | NextStep::Decide => None,
+    };
+    if let Some((refused_status, outcome, answer)) = early {
+        return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
-    let mut quotas = Default::default();
+    let (mut quotas, of_elements) = (Default::default(), OnceCell::new());
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
     let deciding = Deciding { connection, gateway: &gateway, route, attributes, now, asker: gate, is_shared };
-    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &mut state, &mut record).await {
+    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
             return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
@@ -241,6 +237,7 @@ async fn serve(
             return;
         }
     };
+    let limits = of_elements.get().unwrap_or(&route.limits);
     record.hold(&mut state.permits);
 
     let (outcome, cost) = match &route.action {
@@ -266,18 +263,19 @@ async fn serve(
             if let Some(metered) = &metered {
                 inspection::adapt(&mut request.head, metered.hides_usage);
             }
-            count_bytes(gateway, route, &mut state, &mut record, &mut request.body);
+            count_bytes(gateway, limits, &mut state, &mut record, &mut request.body);
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };
-    if let Some((outcome, answer)) = without_room(connection, &gateway, route, response, &mut state, &mut record).await
+    if let Some((outcome, answer)) = without_room(connection, &gateway, limits, response, &mut state, &mut record).await
     {
         return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
     }
-    settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
-    begin_metering(&gateway, route, metered, cost, &mut state, &mut record, response);
+    settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
+    let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);
+    meter.into_iter().for_each(|meter| record.meter(meter));
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {

@@ -19,7 +19,8 @@ use crate::config::{self, Config};
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{RouteLimit, Stage, StageRange};
+use crate::request::decide::{PlacedLimits, RouteLimit, Stage, StageRange};
+use crate::request::identify::body::{BodyInspector, InspectedBody};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, NextStep, Rejection, Resolved, Target};
@@ -94,7 +95,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
 
     let tokens = tokens(&mut text, &gateway, served, &head.headers);
     let attributes = request.attributes(client, &target, &served.metrics.name);
-    let attributes = RequestAttributes { tokens: &tokens, ..attributes };
+    let mut attributes = RequestAttributes { tokens: &tokens, ..attributes };
     let problem = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default()).err();
     let part = if problem.is_some() { StageRange::FIRST } else { StageRange::ALL };
     if let Some(why) = problem
@@ -105,10 +106,10 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         return Ok(text);
     }
     let inspected;
-    let mut attributes = attributes;
+    let mut asked: PlacedLimits = served.limits.iter().cloned().enumerate().collect();
     if let (Some(inspector), None) = (&served.inspector, problem) {
-        match proxy::read_body(inspector, &attributes, &body.unwrap_or_default()) {
-            Ok(read) => inspected = read,
+        match read(inspector, &served.limits, &attributes, &body.unwrap_or_default()) {
+            Ok((read, of_elements)) => (inspected, asked) = (read, of_elements.unwrap_or(asked)),
             Err(why) => {
                 let of_route = served.limits.iter().filter(|limit| limit.is_of_route && limit.stage < Stage::Body);
                 refused(&mut text, &why, of_route, &changes);
@@ -118,12 +119,14 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         }
         attributes.body = Some(&inspected);
     }
+    let places: Vec<_> = asked.iter().map(|(place, _)| *place).collect();
+    let asked_limits = &served.limits.of_elements(asked);
     if let (Some(shedding), None) = (&served.shedding, problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
-    let asked = limit::ask_sources(&served.limits, &attributes);
+    let asked = limit::ask_sources(asked_limits, &attributes);
     let heading = match part {
         StageRange::FIRST => "\nlimits that come before tokens, checked together",
         _ if served.limits.is_empty() => "\nno limits",
@@ -131,17 +134,32 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     };
     line(&mut text, heading);
     let share = config.store.share();
-    let limits = served.limits.iter().zip(config.limits_of(&config.routes[index])).zip(&asked);
-    for ((route_limit, limit), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
+    let of_config: Vec<_> = config.limits_of(&config.routes[index]).collect();
+    let limits = asked_limits.iter().zip(places).zip(&asked);
+    for ((route_limit, place), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
+        let limit = of_config[place];
         let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
         line(&mut text, &format!("  {}{pool}", limit.name));
         DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
-    let quotas = limit::resolved(&served.limits, &attributes, asked);
-    let routed = Routed { gateway: &gateway, served, request, target: &target, problem };
+    let quotas = limit::resolved(asked_limits, &attributes, asked);
+    let routed = Routed { gateway: &gateway, served, limits: asked_limits, request, target: &target, problem };
     routed.write(&mut text, &attributes, &quotas, &changes).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), conditions, &target);
     Ok(text)
+}
+
+/// Reads the body, and finds the limits to ask, each with its place on the route, if it is an array.
+fn read<'a>(
+    inspector: &'a BodyInspector,
+    limits: &[RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    body: &[u8],
+) -> Result<(InspectedBody<'a>, Option<PlacedLimits>), Rejection> {
+    let read = proxy::read_body(inspector, attributes, body)?;
+    let attributes = RequestAttributes { body: Some(&read), ..*attributes };
+    let asked = proxy::of_elements(limits, &attributes, &mut KeyCache::default())?;
+    Ok((read, asked))
 }
 
 /// Says of each token that limits of the route use whether it is valid. Returns the valid ones.

@@ -102,7 +102,7 @@ impl Limit {
     }
 
     pub fn needs_body(&self) -> bool {
-        matches!(self.cost, Cost::Tokens(_)) || self.sources().any(Source::is_in_body)
+        matches!(self.cost, Cost::Tokens(_) | Cost::Elements) || self.sources().any(Source::is_in_body)
     }
 
     /// Whether the limit tells clients apart without a verified token and without the body. A limit that all clients share

@@ -15,7 +15,7 @@ use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
 use crate::config::{BanResponse, OnError, OnExhausted, Role, TokenCost};
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::snapshot::{CompiledRoute, RouteLimits};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
     self, Beyond, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, OpenReservation,
@@ -28,34 +28,34 @@ use crate::server::ClientBody;
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
     record: &mut RequestRecord,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     begun: Option<Time>,
     decision: Decision,
     state: &DecisionState<'_>,
 ) {
-    if route.limits.is_empty() {
+    if limits.is_empty() {
         return;
     }
-    let metrics = |place: usize| Some(&route.limits.get(place)?.metrics);
+    let metrics = |place: usize| Some(&limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
-    record.decided(state.held_since, over, remaining(route, &state.outcomes));
+    record.decided(state.held_since, over, remaining(limits, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
     if let Decision::Banned { .. } = decision {
         record.refused_for(Reason::Banned);
     }
     if let (Some(begun), Some(spans)) = (begun, record.spans()) {
-        span(spans, route, begun, decision, refused_by, state);
+        span(spans, limits, begun, decision, refused_by, state);
     }
 }
 
 fn remaining<'r>(
-    route: &'r CompiledRoute,
+    limits: &'r RouteLimits,
     outcomes: &[LimitOutcome<'_>],
 ) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
     outcomes.iter().filter_map(|outcome| {
-        let metrics = &route.limits.get(outcome.place)?.metrics;
+        let metrics = &limits.get(outcome.place)?.metrics;
         Some((metrics, outcome.verdict.remaining()?))
     })
 }
@@ -63,7 +63,7 @@ fn remaining<'r>(
 #[cold]
 fn span(
     spans: &RequestSpans,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     begun: Time,
     decision: Decision,
     refused_by: Option<&Arc<LimitMetrics>>,
@@ -72,7 +72,7 @@ fn span(
     spans.decided(DecisionDetails {
         begun,
         ended: clock::now(),
-        limits: route.limits.iter().map(|limit| limit.metrics.name.clone()).collect(),
+        limits: limits.iter().map(|limit| limit.metrics.name.clone()).collect(),
         decision: name(decision),
         refused_by: refused_by.map(|limit| limit.name.as_str()),
         exchanges: &state.exchanges,
@@ -95,21 +95,21 @@ fn name(decision: Decision) -> &'static str {
 /// The `answer` to a request that its limits so far admit, and charge, but whose token or body cannot be used.
 pub(super) fn charged(
     record: &mut RequestRecord,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     input: &DecisionInput<'_, '_>,
     decision: Decision,
     state: &mut DecisionState<'_>,
     mut answer: LocalResponse,
 ) -> LocalResponse {
-    self::record(record, route, input.traced_since, decision, state);
+    self::record(record, limits, input.traced_since, decision, state);
     let status = answer.status();
-    settle(route, CostKnown::FromResponse, status, answer.headers_mut(), state, clock::now);
+    settle(limits, CostKnown::FromResponse, status, answer.headers_mut(), state, clock::now);
     answer
 }
 
 /// Charges the cost that a response states, and adds the headers about limits. `now` returns the arrival of the response.
 pub fn settle(
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     cost: CostKnown,
     status: StatusCode,
     headers: &mut HeaderMap,
@@ -123,7 +123,7 @@ pub fn settle(
         CostKnown::Never => {}
     }
     if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
-        route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
+        limits.headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
     }
 }
 
@@ -133,9 +133,9 @@ pub(super) fn refused(why: &Rejection, record: &mut RequestRecord) -> LocalRespo
     respond::refused(why)
 }
 
-pub(super) fn outcome_of(decision: Decision, route: &CompiledRoute) -> Outcome {
+pub(super) fn outcome_of(decision: Decision, limits: &RouteLimits) -> Outcome {
     match decision {
-        Decision::Banned { place, .. } if respond_to_banned(route, place) != BanResponse::Reject => Outcome::Blocked,
+        Decision::Banned { place, .. } if respond_to_banned(limits, place) != BanResponse::Reject => Outcome::Blocked,
         Decision::Rejected | Decision::TooCostly { .. } | Decision::Banned { .. } => Outcome::Limited,
         Decision::Silenced(_) => Outcome::Silenced,
         Decision::Blocked(_) => Outcome::Blocked,
@@ -144,8 +144,8 @@ pub(super) fn outcome_of(decision: Decision, route: &CompiledRoute) -> Outcome {
     }
 }
 
-pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
-    let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
+pub(super) fn respond_to_banned(limits: &RouteLimits, place: usize) -> BanResponse {
+    let rule = limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
     rule.map_or(BanResponse::Reject, |rule| rule.respond)
 }
 
@@ -173,52 +173,49 @@ pub(super) fn metered_request(
     Some(MeteredRequest { input, size, output, model, hides_usage, is_error: false })
 }
 
-/// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
-pub(super) fn begin_metering(
+/// The meter of the response, to which the reservations of the request go. If no response tells the cost, they stay charged.
+pub(super) fn meter(
     gateway: &WorkerSnapshot,
     route: &CompiledRoute,
+    limits: &RouteLimits,
     request: Option<Box<MeteredRequest>>,
     cost: CostKnown,
     state: &mut DecisionState<'_>,
-    record: &mut RequestRecord,
     response: &mut Response<ObservedBody>,
-) {
+) -> Option<TokenMeter> {
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
-    let Some((mut request, usage)) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel) else {
-        return;
-    };
+    let (mut request, usage) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel)?;
     request.is_error = response.status().as_u16() >= 400;
-    let limits = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
-        let limits = || costs.iter().filter_map(|(place, cost)| Some((route.limits.get(*place)?, *cost)));
+    let metered = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
+        let users = || costs.iter().filter_map(|(place, cost)| Some((limits.get(*place)?, *cost)));
         let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
             cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
         };
         Some(MeteredLimit {
-            costs: limits().map(|(_, cost)| cost.clone()).collect(),
-            tokens: limits().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
-            weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
+            costs: users().map(|(_, cost)| cost.clone()).collect(),
+            tokens: users().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
+            weights: users().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
-            metrics: limits().next()?.0.metrics.clone(),
-            open: OpenReservation::new(reserved, if limits().any(cuts) { Beyond::Refused } else { Beyond::Settled }),
+            metrics: users().next()?.0.metrics.clone(),
+            open: OpenReservation::new(reserved, if users().any(cuts) { Beyond::Refused } else { Beyond::Settled }),
         })
     });
-    let limits: SmallVec<_> = limits.collect();
-    if !limits.is_empty() {
-        let worker = state.reservations.worker();
-        record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
-    }
+    let metered: SmallVec<_> = metered.collect();
+    let worker = state.reservations.worker();
+    (!metered.is_empty())
+        .then(|| TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, response.headers_mut()))
 }
 
 /// Counts the bytes of the `body` and of the response, if limits do.
 pub(super) fn count_bytes(
     gateway: &WorkerSnapshot,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
     body: &mut Option<ClientBody>,
 ) {
-    if let Some(meter) = ByteMeter::begin(&gateway.store, &route.limits, body, state) {
+    if let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state) {
         record.count_bytes(meter);
     }
 }
@@ -228,7 +225,7 @@ pub(super) fn count_bytes(
 pub(super) async fn without_room(
     connection: &ConnectionContext,
     gateway: &WorkerSnapshot,
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     response: &Response<ObservedBody>,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
@@ -237,22 +234,22 @@ pub(super) async fn without_room(
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let size = response.body().upstreams().filter(|_| !is_tunnel);
     // Boxed because it is seldom needed and would make the future of each request larger.
-    let decision = Box::pin(meter.decide(&route.limits, size, state)).await;
-    let (told, last) = (&route.rate_limit_headers, &mut connection.refusal_cache.borrow_mut());
+    let decision = Box::pin(meter.decide(limits, size, state)).await;
+    let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last, || connection.worker.random.bits()),
         Decision::Silenced(place) => told.silence(place),
         Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown(),
         _ => return None,
     };
-    let refusing = refusing(decision, state).and_then(|place| route.limits.get(place));
+    let refusing = refusing(decision, state).and_then(|place| limits.get(place));
     record.refused_by(refusing.map(|limit| &limit.metrics));
-    Some((outcome_of(decision, route), answer))
+    Some((outcome_of(decision, limits), answer))
 }
 
 /// The response to a request that its limits do not admit. `now` is when they were asked. `random` gives any number.
 pub fn refuse(
-    route: &CompiledRoute,
+    limits: &RouteLimits,
     decision: Decision,
     state: &mut DecisionState<'_>,
     attributes: &RequestAttributes<'_>,
@@ -260,14 +257,14 @@ pub fn refuse(
     last: &mut RefusalCache,
     random: impl FnOnce() -> u64,
 ) -> LocalResponse {
-    let (told, now) = (&route.rate_limit_headers, state.now(now));
+    let (told, now) = (&limits.headers, state.now(now));
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, now, last, random),
         Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
             let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
-            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers);
-            let cost = of_descriptor.or_else(|| route.limits.get(place).map(stated));
+            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers, attributes.body);
+            let cost = of_descriptor.or_else(|| limits.get(place).map(stated));
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),

@@ -3,6 +3,7 @@
 //!
 //! A future of its own holds what only this step needs, and is gone before the request is forwarded.
 
+use std::cell::OnceCell;
 use std::mem;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::config::{BanResponse, OnError};
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::snapshot::{CompiledRoute, RouteLimits};
 use crate::proxy::telemetry::{Outcome, RequestRecord};
 use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, ResolvedQuotas, Stage, StageRange};
 use crate::request::identify::RequestAttributes;
@@ -50,11 +51,13 @@ pub(super) enum Decided {
 
 impl<'a> Deciding<'a, '_> {
     /// Decides. If limits need the `body`, this replaces it by the body for the upstream. `state` borrows the quotas: those
-    /// of the limits that decide before the tokens, those before the body, and those of the others or of all.
+    /// of the limits that decide before the tokens, those before the body, and those of the others or of all; and the limits
+    /// that are asked instead of those of the route if the body is an array.
     pub(super) async fn run(
         &self,
         body: &mut Option<ClientBody>,
         [head_quotas, tokens_quotas, quotas]: &'a mut [ResolvedQuotas; 3],
+        of_elements: &'a OnceCell<RouteLimits>,
         state: &mut DecisionState<'a>,
         record: &mut RequestRecord,
     ) -> Decided {
@@ -68,7 +71,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                self.resolve_quotas(StageRange::FIRST, attributes, &mut now, head_quotas).await;
+                self.resolve_quotas(&route.limits, StageRange::FIRST, attributes, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -78,14 +81,14 @@ impl<'a> Deciding<'a, '_> {
             Err(why) if input.passes(decision) => {
                 record.refused_for(Reason::InvalidToken);
                 let answer = respond::unauthorized(why);
-                let answer = decided::charged(record, route, &input, decision, state, answer);
+                let answer = decided::charged(record, &route.limits, &input, decision, state, answer);
                 return Decided::Answered(Outcome::Refused, answer, None);
             }
             verified => verified.unwrap_or_default(),
         };
         let mut attributes = RequestAttributes { tokens: &tokens, ..*attributes };
         let inspection;
-        let mut asks_for_usage = false;
+        let (mut asks_for_usage, mut limits) = (false, &route.limits);
         if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
             let reader = BodyReader { inspector, memory: &worker.body_memory, gateway, limit: route.body_timeout };
             let nothing = if body.is_none() { reader.read_nothing(&attributes) } else { None };
@@ -94,7 +97,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                self.resolve_quotas(part, &attributes, &mut now, tokens_quotas).await;
+                self.resolve_quotas(&route.limits, part, &attributes, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -102,7 +105,10 @@ impl<'a> Deciding<'a, '_> {
                 read
             };
             match read {
-                Ok(inspected) => {
+                Ok(mut inspected) => {
+                    if let Some(asked) = inspected.limits.take() {
+                        limits = of_elements.get_or_init(|| route.limits.of_elements(asked));
+                    }
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;
                     attributes.body = Some(&inspection.body);
@@ -110,16 +116,16 @@ impl<'a> Deciding<'a, '_> {
                 Err(Unread::Refused(refused)) => decision = refused,
                 Err(Unread::Unusable(first, why)) => {
                     let part = StageRange::BODY_OF_OTHERS;
-                    self.resolve_quotas(part, &attributes, &mut now, quotas).await;
+                    self.resolve_quotas(&route.limits, part, &attributes, &mut now, quotas).await;
                     let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
                     let decision = decide::decide_without_body(&input, state).await;
                     if !input.passes(decision) {
-                        decided::record(record, route, input.traced_since, decision, state);
-                        return self.refused(decision, &attributes, now, state);
+                        decided::record(record, &route.limits, input.traced_since, decision, state);
+                        return self.refused(decision, &route.limits, &attributes, now, state);
                     }
                     let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
-                    let answer = decided::charged(record, route, &input, decision, state, answer);
+                    let answer = decided::charged(record, &route.limits, &input, decision, state, answer);
                     return Decided::Answered(Outcome::Refused, answer, None);
                 }
             }
@@ -129,14 +135,21 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            self.resolve_quotas(part, &attributes, &mut now, quotas).await;
-            let input =
-                DecisionInput { part, attributes: &attributes, quotas, now, asker: self.asker_at(now), ..input };
+            self.resolve_quotas(limits, part, &attributes, &mut now, quotas).await;
+            let input = DecisionInput {
+                limits,
+                part,
+                attributes: &attributes,
+                quotas,
+                now,
+                asker: self.asker_at(now),
+                ..input
+            };
             decision = decide::decide(&input, state).await;
         }
-        decided::record(record, route, input.traced_since, decision, state);
+        decided::record(record, limits, input.traced_since, decision, state);
         if !input.passes(decision) {
-            return self.refused(decision, &attributes, now, state);
+            return self.refused(decision, limits, &attributes, now, state);
         }
         let metered = metered_request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
@@ -151,18 +164,19 @@ impl<'a> Deciding<'a, '_> {
     /// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
     async fn resolve_quotas(
         &self,
+        limits: &RouteLimits,
         part: StageRange,
         attributes: &RequestAttributes<'_>,
         now: &mut Time,
         quotas: &mut ResolvedQuotas,
     ) {
-        let Self { connection, route, .. } = *self;
-        if !route.has_quotas {
+        let Self { connection, .. } = *self;
+        if !limits.has_quotas {
             return;
         }
         let waits = {
             let key_cache = &mut connection.key_cache.borrow_mut();
-            decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
+            decide::resolve_quotas(limits, part, attributes, key_cache, *now, quotas)
         };
         if let Some(waits) = waits {
             let longest = Asker::longest_wait(self.asker_at(*now));
@@ -176,14 +190,15 @@ impl<'a> Deciding<'a, '_> {
     fn refused(
         &self,
         decision: Decision,
+        limits: &RouteLimits,
         attributes: &RequestAttributes<'_>,
         now: Time,
         state: &mut DecisionState<'_>,
     ) -> Decided {
-        let Self { connection, route, is_shared, .. } = *self;
-        let outcome = outcome_of(decision, route);
+        let Self { connection, is_shared, .. } = *self;
+        let outcome = outcome_of(decision, limits);
         if let Decision::Banned { place, .. } = decision
-            && respond_to_banned(route, place) == BanResponse::Close
+            && respond_to_banned(limits, place) == BanResponse::Close
         {
             // A proxy that speaks for others would take a closed connection for a failure of this gateway.
             return match is_shared {
@@ -192,7 +207,7 @@ impl<'a> Deciding<'a, '_> {
             };
         }
         let last = &mut connection.refusal_cache.borrow_mut();
-        let answer = refuse(route, decision, state, attributes, now, last, || connection.worker.random.bits());
+        let answer = refuse(limits, decision, state, attributes, now, last, || connection.worker.random.bits());
         Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }

@@ -6,6 +6,7 @@
 
 mod descriptors;
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -168,14 +169,14 @@ async fn decide(
     let Some(route) = gateway.of_descriptors(&question.limits) else {
         return Ok((Outcome::Responded, written(&unlimited(call))));
     };
-    let (now, mut quotas) = (clock::now(), Default::default());
+    let (now, mut quotas, of_elements) = (clock::now(), Default::default(), OnceCell::new());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
     // Three quarters of the call's timeout, so the answer arrives in time.
     let longest_hold = grpc::timeout(&head.headers).map_or(Duration::MAX, |timeout| timeout * 3 / 4);
     let asker = Some(Asker { longest_hold });
     let deciding = Deciding { connection, gateway, route: &route, attributes, now, asker, is_shared: false };
-    let decided = deciding.run(&mut None, &mut quotas, &mut state, record).await;
+    let decided = deciding.run(&mut None, &mut quotas, &of_elements, &mut state, record).await;
     // It may have waited for a store or a source of quotas.
     let now = clock::now();
     state.outcomes.append(&mut state.told);
@@ -183,7 +184,7 @@ async fn decide(
         Decided::Passes(..) => {
             state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);
             let mut told = HeaderMap::new();
-            route.rate_limit_headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
+            route.limits.headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))
         }
         Decided::Answered(outcome @ Outcome::Unavailable, answer, _) => return Err((outcome, answer)),

@@ -19,9 +19,9 @@ use super::WorkerSnapshot;
 use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::clock;
 use crate::base::reason::Reason;
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState};
-use crate::request::identify::RequestAttributes;
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits, RouteLimit, TooManyKeys};
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
+use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::Rejection;
 use crate::server::ClientBody;
 use crate::tokens::request::{Inspection as Reading, Patch, pieces};
@@ -36,6 +36,8 @@ const DIGESTS: [HeaderName; 4] = [
 
 pub(super) struct Inspection<'a> {
     pub(super) body: InspectedBody<'a>,
+    /// The limits to ask instead of those of the route, if the body is an array.
+    pub(super) limits: Option<PlacedLimits>,
     /// Whether the request was changed so that its response states its use of tokens.
     pub(super) asks_for_usage: bool,
 }
@@ -69,7 +71,7 @@ impl<'a> BodyReader<'a, '_> {
         let attributes = input.attributes;
         // A client that expects 100 (Continue) gets it when the body is first polled.
         let waits_for_leave = attributes.headers.contains_key(EXPECT);
-        let mut inspected = pin!(self.inspect(attributes, body));
+        let mut inspected = pin!(self.inspect(input, body));
         let arrived = match waits_for_leave {
             true => Poll::Pending,
             false => poll_fn(|cx| Poll::Ready(inspected.as_mut().poll(cx))).await,
@@ -93,16 +95,16 @@ impl<'a> BodyReader<'a, '_> {
     /// Inspects a request without a body, without waiting.
     pub(super) fn read_nothing(&self, attributes: &RequestAttributes<'_>) -> Option<Inspection<'a>> {
         let body = read(self.inspector, attributes, &[]).ok()?;
-        Some(Inspection { body, asks_for_usage: false })
+        Some(Inspection { body, limits: None, asks_for_usage: false })
     }
 
     /// Reads all of a body, and replaces it by the body for the upstream.
     async fn inspect(
         &self,
-        head: &RequestAttributes<'_>,
+        input: &DecisionInput<'_, '_>,
         body: &mut Option<ClientBody>,
     ) -> Result<Inspection<'a>, Rejection> {
-        let inspector = self.inspector;
+        let (inspector, head) = (self.inspector, input.attributes);
         let a_few = usize::try_from(inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
         let share = self.memory.share(head.client, self.gateway.inspect_memory.max(a_few));
         let (mut bytes, trailers) = match body {
@@ -111,12 +113,14 @@ impl<'a> BodyReader<'a, '_> {
         };
         let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
         let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
+        let attributes = RequestAttributes { body: Some(&inspected), ..*head };
+        let limits = of_elements(input.limits, &attributes, &mut input.key_cache.borrow_mut())?;
         let asks_for_usage = !patches.is_empty();
         if asks_for_usage {
             bytes = patched(&bytes, &patches);
         }
         *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
-        Ok(Inspection { body: inspected, asks_for_usage })
+        Ok(Inspection { body: inspected, limits, asks_for_usage })
     }
 }
 
@@ -141,6 +145,16 @@ pub fn read<'a>(
     pieces(body).for_each(|piece| read.read(piece));
     let finished = inspector.finish(head, body, read);
     finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
+}
+
+/// The limits to ask about a request instead of those of its route, if its body is an array.
+pub fn of_elements(
+    limits: &[RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    key_cache: &mut KeyCache,
+) -> Result<Option<PlacedLimits>, Rejection> {
+    let asked = decide::of_elements(limits, attributes, key_cache);
+    asked.map_err(|TooManyKeys| refusal(&BodyProblem::TooManyElements))
 }
 
 fn begin<'a>(
@@ -240,6 +254,7 @@ fn refusal(problem: &BodyProblem) -> Rejection {
         BodyProblem::NotJson | BodyProblem::Trailing | BodyProblem::Background | BodyProblem::Fields => {
             (StatusCode::BAD_REQUEST, Reason::BadBody)
         }
+        BodyProblem::TooManyElements => (StatusCode::PAYLOAD_TOO_LARGE, Reason::BadBody),
     };
     Rejection { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
 }

@@ -4,6 +4,7 @@ mod pools;
 mod shared_state;
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{
-    BanRule, ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
+    BanRule, ConcurrencyLimiter, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
 };
 use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;
@@ -80,10 +81,7 @@ pub struct CompiledRoute {
     pub single: Arc<SingleSources>,
     /// The tokens that its limits or its upstream use.
     pub tokens: Vec<Arc<TokenReader>>,
-    pub limits: Vec<RouteLimit>,
-    /// Whether one of its limits has a source of quotas.
-    pub has_quotas: bool,
-    pub rate_limit_headers: Arc<RateLimitHeaders>,
+    pub limits: RouteLimits,
     pub action: Action,
     /// In bytes.
     pub max_body_size: u64,
@@ -101,6 +99,37 @@ pub struct CompiledRoute {
     pub failures: Option<Arc<UpstreamFailures>>,
     /// `None` if its requests are never shed.
     pub shedding: Option<Box<RouteShedding>>,
+}
+
+/// The limits that decide about a request, and what they tell clients.
+pub struct RouteLimits {
+    limits: Vec<RouteLimit>,
+    /// Whether one of them has a source of quotas.
+    pub has_quotas: bool,
+    pub headers: Arc<RateLimitHeaders>,
+}
+
+impl RouteLimits {
+    pub fn new(limits: Vec<RouteLimit>, headers: RateLimitHeaders) -> Self {
+        Self { has_quotas: limits.iter().any(|limit| limit.quotas.is_some()), limits, headers: Arc::new(headers) }
+    }
+}
+
+impl RouteLimits {
+    /// The limits for the documents of a body, each with its place among these.
+    #[must_use]
+    pub fn of_elements(&self, asked: PlacedLimits) -> Self {
+        let headers = RateLimitHeaders::joined(asked.iter().map(|(place, _)| (&*self.headers, *place)));
+        Self::new(asked.into_iter().map(|(_, limit)| limit).collect(), headers)
+    }
+}
+
+impl Deref for RouteLimits {
+    type Target = [RouteLimit];
+
+    fn deref(&self) -> &[RouteLimit] {
+        &self.limits
+    }
 }
 
 impl CompiledRoute {
@@ -211,14 +240,13 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
-            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told, shared.partition_secret(config)));
+            let headers = RateLimitHeaders::new(told, shared.partition_secret(config));
+            let limits = RouteLimits::new(limits, headers);
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
                 single,
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
-                has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
-                limits,
                 action: action(config, &route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
@@ -226,8 +254,8 @@ impl Snapshot {
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),
-                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors, &rate_limit_headers))),
-                rate_limit_headers,
+                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors, &limits.headers))),
+                limits,
                 balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
                     Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path, None)),
                     Balance::RoundRobin | Balance::LeastRequests => None,
@@ -307,7 +335,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
         (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
     });
     // Proxies may send any rates for the limits of descriptors.
-    let of_descriptors = new.served.iter().skip(new.resolver.rules.len()).flat_map(|rule| &rule.limits);
+    let of_descriptors = new.served.iter().skip(new.resolver.rules.len()).flat_map(|rule| rule.limits.iter());
     let of_descriptors = of_descriptors.map(|limit| limit.metrics.name.clone());
     LimitChanges {
         with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit_name().to_owned())).collect(),

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::config::{AccessLog, UNLIMITED};
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
-use crate::proxy::snapshot::{Action, CompiledRoute, Snapshot};
+use crate::proxy::snapshot::{Action, CompiledRoute, RouteLimits, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 use crate::request::descriptors::messages::RateLimitOverride;
 
@@ -130,21 +130,19 @@ impl CompiledRoute {
     /// given by a compiled rule and what is asked of it. `None` if there are none.
     fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, AskedLimit)> + Clone) -> Option<Self> {
         let (first, _) = limits.clone().next()?;
-        let headers = limits.clone().map(|(route, asked)| (&*route.rate_limit_headers, asked.at));
-        let rate_limit_headers = Arc::new(RateLimitHeaders::joined(headers));
+        let headers = limits.clone().map(|(route, asked)| (&*route.limits.headers, asked.at));
+        let headers = RateLimitHeaders::joined(headers);
         let limits = limits.enumerate().map(|(place, (route, AskedLimit { at, only_tells, sent, .. }))| {
             route.limits[at].of_descriptor(place, only_tells, sent)
         });
-        let limits: Vec<_> = limits.collect();
+        let limits = RouteLimits::new(limits.collect(), headers);
         let content_type = HeaderValue::from_static("application/grpc");
         Some(Self {
             metrics: first.metrics.clone(),
             path: first.path.clone(),
             single: Arc::default(),
             tokens: Vec::new(),
-            has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
             limits,
-            rate_limit_headers,
             action: Action::Respond { status: StatusCode::OK, body: Bytes::new(), content_type },
             max_body_size: UNLIMITED,
             inspector: None,

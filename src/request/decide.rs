@@ -5,6 +5,7 @@ mod key_activity;
 mod counters;
 mod temporary_overrides;
 mod rate_selector;
+mod sent_rate;
 mod resolved_quotas;
 mod outcome;
 mod reservations;
@@ -15,6 +16,7 @@ mod bans;
 mod delay;
 mod slow;
 mod first;
+mod batch;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -35,6 +37,7 @@ use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
+pub use batch::{PlacedLimits, TooManyKeys, of_elements};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,

@@ -72,7 +72,7 @@ struct Reader {
     /// A hash of the source as the configuration spells it.
     tag: [u8; 8],
     source: Source,
-    /// The index of the captured segment or of the descriptor, if the source is one.
+    /// The index of the captured segment, of the descriptor, or of the document in an array, if the source is in one.
     place: usize,
     /// The values that count as present; `None` if all do.
     known: Option<Arc<KnownKeys>>,
@@ -128,7 +128,10 @@ impl KeyExtractor {
                 _ => false,
             });
             let tag = Fingerprint::of(source.to_string().as_bytes()).high().to_be_bytes();
-            let place = if let Source::Descriptor(_) = source { 0 } else { segment.unwrap_or(usize::MAX) };
+            let place = match source {
+                Source::Descriptor(_) | Source::Json(_) => 0,
+                _ => segment.unwrap_or(usize::MAX),
+            };
             let identifies = key.identifies(part, source, known.is_some());
             let known = known.filter(|_| part == 0 && source.is_chosen_by_clients()).cloned();
             Reader { tag, source: source.clone(), place, known, identifies }
@@ -145,6 +148,16 @@ impl KeyExtractor {
         let readers = self.parts.iter_mut().flatten();
         readers.filter(|reader| matches!(reader.source, Source::Descriptor(_))).for_each(|reader| reader.place = place);
         self
+    }
+
+    pub fn is_in_body(&self) -> bool {
+        self.parts.iter().flatten().any(|reader| reader.source.is_in_body())
+    }
+
+    /// Reads the document with this index if the body of a request is an array.
+    pub fn set_element(&mut self, index: usize) {
+        let readers = self.parts.iter_mut().flatten();
+        readers.filter(|reader| reader.source.is_in_body()).for_each(|reader| reader.place = index);
     }
 
     /// The key of a request for the limit at this place on its route; `None` if all parts of the key are missing.
@@ -295,7 +308,7 @@ impl Reader {
             Source::Jwt { name, claim } => {
                 self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
             }
-            Source::Json(pointer) => self.push(attributes.body?.value(pointer)?, bytes),
+            Source::Json(pointer) => self.push(attributes.body?.value(pointer, self.place)?, bytes),
             Source::Descriptor(name) => self.push(attributes.descriptors.get(self.place)?.value(name)?, bytes),
             Source::Global => self.push(b"*", bytes),
         }

@@ -168,6 +168,11 @@ impl Pointers {
         if kind == Kind::Array { !items.is_empty() } else { !members.is_empty() }
     }
 
+    /// Whether a pointer leads to an item of the document itself, which is an array then.
+    pub fn reads_items(&self) -> bool {
+        self.places.first().is_some_and(|document| !document.items.is_empty())
+    }
+
     #[inline]
     fn item(&self, parent: usize, index: usize) -> Option<usize> {
         let items = &self.places[parent].items;
@@ -215,6 +220,9 @@ pub struct Follower {
     depth: u32,
     /// The place of the next member.
     member: Option<usize>,
+    /// Whether the items of an outermost array are documents of their own, and the depth of the documents: 1 if they are items.
+    divides: bool,
+    base: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -225,6 +233,23 @@ struct Inside {
 }
 
 impl Follower {
+    /// Follows pointers into each item if the outermost value is an array.
+    pub fn dividing() -> Self {
+        Self { divides: true, ..Self::default() }
+    }
+
+    /// Whether the outermost value is an array whose items are documents of their own.
+    #[inline]
+    pub fn is_divided(&self) -> bool {
+        self.base > 0
+    }
+
+    /// Nothing else in the outermost array leads to places.
+    #[inline]
+    pub fn follow_no_more(&mut self) {
+        self.leading = 0;
+    }
+
     #[inline]
     pub fn depth(&self) -> u32 {
         self.depth
@@ -254,7 +279,7 @@ impl Follower {
     pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {
         match self.innermost.next_item {
             _ if self.is_aside() => None,
-            None if self.depth == 0 => Some(0),
+            None if self.depth == self.base => Some(0),
             None => self.member.take(),
             Some(next) => self.item(pointers, next),
         }
@@ -271,7 +296,9 @@ impl Follower {
     pub fn begin(&mut self, pointers: &Pointers, kind: Kind) -> Option<usize> {
         let place = self.value(pointers);
         if kind != Kind::String {
-            if let Some(place) = place.filter(|place| pointers.leads_on(*place, kind)) {
+            if self.divides && self.depth == 0 && kind == Kind::Array {
+                (self.base, self.leading) = (1, 1);
+            } else if let Some(place) = place.filter(|place| pointers.leads_on(*place, kind)) {
                 self.enter(place, kind);
             }
             self.depth += 1;
@@ -305,6 +332,7 @@ impl Follower {
     pub fn reset(&mut self) {
         self.outer.clear();
         (self.innermost, self.leading, self.depth, self.member) = (Inside::default(), 0, 0, None);
+        self.base = 0;
     }
 }
 

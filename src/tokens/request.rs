@@ -5,6 +5,7 @@
 
 mod api;
 mod base64;
+mod found;
 mod inspected;
 mod known;
 mod parts;
@@ -16,13 +17,15 @@ use std::ops::Range;
 use super::pointer::Follower;
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use api::LastName;
+use found::Found;
 use known::Known;
 use parts::Parts;
 use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
 pub use api::Api;
-pub use inspected::{Form, Inspected, Patch, PointedTo};
+pub use found::MAX_ELEMENTS;
+pub use inspected::{Elements, Form, Inspected, Patch, PointedTo};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
@@ -46,6 +49,9 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
         (!piece.is_empty()).then_some(piece)
     })
 }
+
+/// The place of a whole document, to which the empty pointer leads.
+const DOCUMENT: usize = 0;
 
 /// The most bytes of a text that is kept, since it is copied at once: as long as the longest line of a head.
 const MAX_TEXT: usize = 1 << 16;
@@ -96,10 +102,7 @@ struct Said<'a> {
     api: Api,
     follower: Follower,
     last_name: LastName,
-    /// For each place of the pointers, what was found and how often.
-    found: Vec<(PointedTo, usize)>,
-    /// Whether any place occurs more than once.
-    repeats: bool,
+    found: Found,
     /// The place of the string that is being read, and its text if it has a meaning.
     string: Option<usize>,
     string_text: Vec<u8>,
@@ -123,10 +126,9 @@ impl<'a> Said<'a> {
         Self {
             pointers,
             api,
-            follower: Follower::default(),
+            follower: if pointers.divides { Follower::dividing() } else { Follower::default() },
             last_name: LastName::default(),
-            found: vec![(PointedTo::Missing, 0); pointers.all.places()],
-            repeats: false,
+            found: Found::new(pointers),
             string: None,
             string_text: Vec::new(),
             is_structure: false,
@@ -145,13 +147,14 @@ impl<'a> Said<'a> {
 
     fn result(self, form: Form) -> Inspected {
         let Self { pointers, words, streams, is_background, .. } = self;
-        let is_repeated = |end: usize| pointers.all.way(end).any(|place| self.found[place].1 > 1);
-        let found = pointers
-            .keys()
-            .iter()
-            .map(|end| if is_repeated(*end) { PointedTo::Ambiguous } else { self.found[*end].0.clone() });
-        let found = found.collect();
-        let repeated = pointers.known.iter().find(|known| self.repeats && is_repeated(known.place));
+        let is_divided = self.follower.is_divided();
+        let found = match is_divided {
+            true => vec![PointedTo::Missing; pointers.keys().len()],
+            false => self.found.keys(pointers),
+        };
+        let repeated = pointers.known.iter().find(|known| !is_divided && self.found.is_repeated(pointers, known.place));
+        let (each, count) = self.found.elements(pointers);
+        let elements = is_divided.then_some(Elements { each, count });
         let answers = match self.api {
             Api::Embeddings => 0,
             _ => self.output.answers.saturating_mul(self.prompts.most),
@@ -159,6 +162,7 @@ impl<'a> Said<'a> {
         Inspected {
             form,
             found,
+            elements,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), words, parts: self.parts.count },
             output: AskedOutput { answers, ..self.output },
             streams,
@@ -178,19 +182,29 @@ impl<'a> Said<'a> {
     /// repeated value, since such a body is refused.
     #[inline]
     fn at(&mut self, place: usize) -> (Option<Known>, bool) {
-        let count = &mut self.found[place].1;
-        *count += 1;
-        if *count > 1 {
-            self.repeats = true;
+        if !self.found.is_first(place) {
             return (None, false);
         }
-        (self.pointers.known_at(place), self.pointers.keys().contains(&place))
+        (self.known_at(place), self.pointers.keys().contains(&place))
+    }
+
+    /// A value begins at this depth: in an array of documents, it may be the next one.
+    #[inline]
+    fn next_element(&mut self, depth: u32) {
+        if depth == 1 && self.follower.is_divided() && self.found.next_element(self.pointers) {
+            self.follower.follow_no_more();
+        }
+    }
+
+    /// The meaning of this place to the gateway. What the documents of an array ask of a model is unknown.
+    fn known_at(&self, place: usize) -> Option<Known> {
+        self.pointers.known_at(place).filter(|_| !self.follower.is_divided())
     }
 
     #[inline(never)]
     fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: u32) {
         let (known, is_wanted) = self.at(place);
-        if place == 0 {
+        if place == DOCUMENT && depth == 0 {
             self.is_structure = kind != Kind::String;
             self.members = (kind == Kind::Object).then_some(at + 1);
         }
@@ -224,12 +238,13 @@ impl<'a> Said<'a> {
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
-            self.found[place].0 = match self.string_text.len() {
+            let value = match self.string_text.len() {
                 0..=MAX_TEXT => PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned()),
                 _ => PointedTo::Ambiguous,
             };
+            self.found.set(place, value);
         }
-        if let Some(known) = self.pointers.known_at(place) {
+        if let Some(known) = self.known_at(place) {
             let text = std::mem::take(&mut self.string_text);
             self.say(known, &text);
             // Some servers accept a text as the value.
@@ -270,7 +285,7 @@ impl<'a> Said<'a> {
         let (known, is_wanted) = self.at(place);
         if is_wanted {
             let value = |word| normal(word).map_or(PointedTo::Missing, PointedTo::Value);
-            self.found[place].0 = word.map_or(PointedTo::Ambiguous, value);
+            self.found.set(place, word.map_or(PointedTo::Ambiguous, value));
         }
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
@@ -305,6 +320,7 @@ impl Visit for Said<'_> {
     #[inline]
     fn begin(&mut self, kind: Kind, at: usize) {
         let depth = self.follower.depth();
+        self.next_element(depth);
         if let Some(place) = self.follower.begin(&self.pointers.all, kind) {
             self.begin_at(place, kind, at, depth);
         }
@@ -358,6 +374,7 @@ impl Visit for Said<'_> {
             }
         }
         self.parts.word();
+        self.next_element(self.follower.depth());
         if let Some(place) = self.follower.value(&self.pointers.all) {
             self.word_at(place, word, at);
         }

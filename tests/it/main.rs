@@ -20,6 +20,7 @@ mod bad_heads;
 mod bad_tokens;
 mod balancing;
 mod bans;
+mod batches;
 mod begun_heads;
 mod bodies;
 mod body_sizes;

@@ -46,6 +46,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
         }
         Cost::Tokens(cost) => tokens(f, cost)?,
         Cost::Bytes(cost) => bytes(f, *cost)?,
+        Cost::Elements => writeln!(f, "    a request costs 1, or the number of items if its body is a JSON array")?,
         Cost::OnStatus(cost, statuses) => {
             let statuses = super::statuses(statuses);
             writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;

@@ -9,7 +9,7 @@ use super::{headers_of, line};
 use crate::base::clock;
 use crate::proxy::respond::rate_limit_headers::RefusalCache;
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, Snapshot};
+use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, Snapshot};
 use crate::proxy::{self, ResponseChanges};
 use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
@@ -20,6 +20,7 @@ use crate::request::route::rewrite;
 pub(super) struct Routed<'a> {
     pub(super) gateway: &'a Snapshot,
     pub(super) served: &'a CompiledRoute,
+    pub(super) limits: &'a RouteLimits,
     pub(super) request: ArrivedRequest<'a>,
     pub(super) target: &'a Target<'a>,
     /// Why a required token is not usable.
@@ -34,9 +35,9 @@ impl Routed<'_> {
         quotas: &ResolvedQuotas,
         changes: &ResponseChanges<'_>,
     ) -> io::Result<()> {
-        let (gateway, served, now) = (self.gateway, self.served, clock::now());
+        let (gateway, limits, now) = (self.gateway, self.limits, clock::now());
         let input = DecisionInput {
-            limits: &served.limits,
+            limits,
             part: if self.problem.is_some() { StageRange::FIRST } else { StageRange::ALL },
             attributes,
             quotas,
@@ -57,7 +58,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(served, decision, &mut state, attributes, now, last, || 0))
+            Some(proxy::refuse(limits, decision, &mut state, attributes, now, last, || 0))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),
@@ -70,7 +71,7 @@ impl Routed<'_> {
         let cost = if answer.is_some() { CostKnown::FromResponse } else { CostKnown::Never };
         let mut response = answer.map_or_else(Response::default, |answer| answer.map(drop));
         if decision == Decision::Admitted {
-            proxy::settle(served, cost, response.status(), response.headers_mut(), &mut state, || now);
+            proxy::settle(limits, cost, response.status(), response.headers_mut(), &mut state, || now);
         }
         changes.apply(&mut response);
         line(text, &format!("\nwith empty counters: {outcome}"));

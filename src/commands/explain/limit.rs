@@ -71,6 +71,7 @@ impl DescribedLimit<'_> {
             }
             Cost::Tokens(cost) => self.reserved(cost, selected),
             Cost::Bytes(cost) => self.bytes(cost, selected),
+            Cost::Elements => "1 for each item if the body is a JSON array, otherwise 1".to_owned(),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         if !self.route_limit.is_of_route {

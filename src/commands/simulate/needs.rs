@@ -145,7 +145,12 @@ fn header_of(source: &Source) -> Option<HeaderName> {
 fn cost_header(cost: &Cost) -> Option<&HeaderName> {
     match cost {
         Cost::RequestHeader(name) => Some(name),
-        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) | Cost::Bytes(_) => None,
+        Cost::Fixed(_)
+        | Cost::ResponseHeader { .. }
+        | Cost::OnStatus(..)
+        | Cost::Tokens(_)
+        | Cost::Bytes(_)
+        | Cost::Elements => None,
     }
 }
 

@@ -172,6 +172,7 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
                 notes.push(format!("{name}: bodies of requests cost what the header content-length says, if the log has it"));
             }
         }
+        Cost::Elements => notes.push(format!("{name}: the log has no bodies, so each request counts as one item")),
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

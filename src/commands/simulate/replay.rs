@@ -87,7 +87,7 @@ impl<'c> Replay<'c> {
 
     /// `None` if no route uses the limit.
     pub(super) fn metrics(&self, name: &str) -> Option<&decide::DecisionCounters> {
-        let mut limits = self.gateway.served.iter().flat_map(|route| &route.limits);
+        let mut limits = self.gateway.served.iter().flat_map(|route| route.limits.iter());
         limits.find(|limit| limit.metrics.name == name).map(|limit| limit.metrics.workers.of(0))
     }
 

@@ -86,7 +86,7 @@ pub(super) fn pools(limits: &[usize], draft: &Draft<'_>) -> Vec<usize> {
 fn initial(cost: &Cost) -> Option<u64> {
     match cost {
         Cost::Fixed(cost) | Cost::OnStatus(cost, _) | Cost::ResponseHeader { reserve: cost, .. } => Some(*cost),
-        Cost::RequestHeader(_) | Cost::Tokens(_) | Cost::Bytes(_) => None,
+        Cost::RequestHeader(_) | Cost::Tokens(_) | Cost::Bytes(_) | Cost::Elements => None,
     }
 }
 

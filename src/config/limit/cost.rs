@@ -36,6 +36,8 @@ pub enum Cost {
     Tokens(Arc<TokenCost>),
     /// The bytes of the bodies that pass.
     Bytes(ByteCost),
+    /// The number of items if the body is a JSON array, otherwise 1.
+    Elements,
 }
 
 /// The cost is the number of bytes of bodies that pass.
@@ -92,22 +94,24 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
         (header(&cost::request_header), header(&cost::response_header));
     let (tokens, bytes) = (table.field(&cost::tokens), table.field(&cost::bytes));
+    let counts_elements = table.read(&cost::elements);
     let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
-    match sources.into_iter().filter(|key| table.field(key).is_some()).count() + usize::from(bytes.is_some()) {
+    let named = sources.into_iter().filter(|key| table.field(key).is_some()).count();
+    match named + usize::from(bytes.is_some()) + usize::from(counts_elements) {
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
-            field.report("`cost` names neither a header nor `tokens` nor `bytes`", COST);
+            field.report("`cost` names neither a header nor `tokens`, `bytes` or `elements`", COST);
         }
         // Without one of them, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",
-            "keep one of `request_header`, `response_header`, `tokens` and `bytes`",
+            "keep one of `request_header`, `response_header`, `tokens`, `bytes` and `elements`",
         ),
     }
-    if response.is_none() && bytes.is_none() && (request.is_some() || tokens.is_some()) {
+    if response.is_none() && bytes.is_none() && (request.is_some() || tokens.is_some() || counts_elements) {
         let help = match tokens {
             Some(_) => "remove it: what is reserved comes from the request and `max_output`",
-            None => "remove it: the cost in a request header is charged at once",
+            None => "remove it: this cost is charged at once",
         };
         table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
@@ -125,7 +129,8 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
             let reserve =
                 table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
             let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
-            request.map(Cost::RequestHeader).or(response)
+            let elements = counts_elements.then_some(Cost::Elements);
+            request.map(Cost::RequestHeader).or(response).or(elements)
         }
     };
     table.close();

@@ -98,6 +98,8 @@ tables! {
         /// Charges the bytes of bodies that pass: of the `"response"`, of the `"request"`, or of `"both"`. Rates are then
         /// sizes (docs/bytes.md).
         bytes: CountedBytes = words(&CountedBytes::WORDS) => "response";
+        /// Charges the number of items if the body is a JSON array, such as a batch of JSON-RPC or GraphQL, otherwise 1.
+        elements: bool = flag(), false;
         /// Charges the tokens that a language model reports: `"auto"` for OpenAI, Anthropic and Gemini; for other APIs,
         /// where they report them.
         tokens: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Table(&usage::TABLE)])) => "auto";

@@ -184,7 +184,7 @@ impl SharedState {
     /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, and the keys of
     /// issuers. Servers are dropped when they are no longer used.
     pub fn keep_only(&self, gateway: &Snapshot) {
-        let limits = || gateway.served.iter().flat_map(|route| &route.limits);
+        let limits = || gateway.served.iter().flat_map(|route| route.limits.iter());
         let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
         let routes: BTreeSet<_> = routes.map(|metrics| metrics.name.as_str()).collect();
         let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();

@@ -25,6 +25,8 @@ use crate::store::{Answer, Ask, Verdicts};
 /// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
+/// The place of the bans of the first limit. Those of other limits follow. No request has so many limits.
+const FIRST_BAN: usize = 1 << 16;
 /// The most keys that a worker remembers for a limit. The one whose ban ends first is forgotten first.
 const MOST_KNOWN: usize = 1000;
 
@@ -80,7 +82,7 @@ impl Strikes {
 }
 
 impl<'a> DecisionState<'a> {
-    /// Also asks whether the key of this limit is banned. The place of a ban is that of its limit plus the number of limits.
+    /// Also asks whether the key of this limit is banned.
     pub(super) fn prepare_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,
@@ -89,7 +91,7 @@ impl<'a> DecisionState<'a> {
         key: Fingerprint,
     ) {
         if let Some(rule) = &input.limits[place].ban {
-            self.asks.push(ask(&rule.limits.bans, key, 0, input.limits.len() + place));
+            self.asks.push(ask(&rule.limits.bans, key, 0, FIRST_BAN + place));
             self.profiles.push(profile);
         }
     }
@@ -180,8 +182,8 @@ impl<'a> DecisionState<'a> {
 }
 
 /// The decision if a ban refuses the request. Of several bans, the one that ends last counts.
-pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts, as_of: Time) -> Option<Decision> {
-    let bans = verdicts.iter().filter_map(|(place, verdict)| Some((limit_of(input, *place)?, verdict)));
+pub(super) fn banned(verdicts: &Verdicts, as_of: Time) -> Option<Decision> {
+    let bans = verdicts.iter().filter_map(|(place, verdict)| Some((limit_of(*place)?, verdict)));
     let longest = bans.filter(|(_, verdict)| !verdict.admitted).max_by_key(|(_, verdict)| verdict.wait);
     longest.map(|(place, verdict)| {
         let until = as_of.after_micros(verdict.wait.unwrap_or(0));
@@ -190,8 +192,8 @@ pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts, as_of: 
 }
 
 /// The place of the limit whose bans are at this place. `None` if this is not a place of bans.
-pub(super) fn limit_of(input: &DecisionInput<'_, '_>, place: usize) -> Option<usize> {
-    place.checked_sub(input.limits.len())
+pub(super) fn limit_of(place: usize) -> Option<usize> {
+    place.checked_sub(FIRST_BAN)
 }
 
 impl RouteLimit {

@@ -16,7 +16,7 @@ use crate::base::clock;
 use crate::config::Role;
 use crate::store::{Ask, IfAbandoned, Reply};
 
-use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
+use super::{Decision, DecisionInput, DecisionState, RouteLimit, bans, delay};
 
 /// What has to be known of a request before a limit can decide. Each stage includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,10 +67,10 @@ pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 /// Decides by the limits that [`refuse_first`] has prepared, before the body is read. Their charge stays if [`decide_first`]
 /// follows, and [`super::decide`] gives it back if another limit refuses the request.
 pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    let limits = input.limits.len();
     let asked = state.asked;
     // Bans charge nothing.
-    state.asks[asked..].iter_mut().filter(|ask| ask.place < limits).for_each(|ask| ask.settles = true);
+    let asks = state.asks[asked..].iter_mut();
+    asks.filter(|ask| bans::limit_of(ask.place).is_none()).for_each(|ask| ask.settles = true);
     state.keep_if_abandoned();
     state.reservations.is_provisional = true;
     let decision = state.decide(input).await;

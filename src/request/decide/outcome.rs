@@ -136,8 +136,8 @@ impl<'a> DecisionState<'a> {
     /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
-        let banned = bans::banned(input, &reply.verdicts, as_of);
-        let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(input, refusal.place).is_none();
+        let banned = bans::banned(&reply.verdicts, as_of);
+        let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
         self.reserve(input, &mut reply);
@@ -151,7 +151,7 @@ impl<'a> DecisionState<'a> {
             let Ask { limit, key, place, .. } = self.asks[at];
             let (own, pooled) = (reply.verdict(place), reply.pooled(place));
             let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
-            if let Some(place) = bans::limit_of(input, place) {
+            if let Some(place) = bans::limit_of(place) {
                 let route_limit = &input.limits[place];
                 own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, limit, verdict, as_of));
                 if is_banned(place) {

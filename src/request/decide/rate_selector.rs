@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::sent_rate::SentRate;
 use super::temporary_overrides::{LimitOverrides, TemporaryRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::overrides::{Allowance, Overrides};
@@ -42,15 +43,7 @@ pub struct RateSelector {
     rate_table: Arc<RateTable>,
     tier: Option<KeyExtractor>,
     /// `None` if no proxy has sent a rate that the limit can count.
-    sent: Option<Sent>,
-}
-
-/// What a proxy has sent with its question instead of the rates.
-#[derive(Clone)]
-enum Sent {
-    Rates(Arc<QuotaRates>),
-    /// Nothing passes.
-    Nothing,
+    sent: Option<SentRate>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -279,38 +272,29 @@ impl RateSelector {
     #[must_use]
     pub fn of_descriptor(&self, place: usize, sent: Option<RateLimitOverride>) -> Self {
         let tier = self.tier.clone().map(|tier| tier.of_descriptor(place));
-        Self { tier, sent: sent.and_then(|sent| self.with_rate(sent)), ..self.clone() }
+        let RateTable { default_limit, gateways, .. } = &*self.rate_table;
+        let sent = sent.and_then(|sent| SentRate::new(sent, default_limit, *gateways));
+        Self { tier, sent, ..self.clone() }
     }
 
     pub fn default_limit(&self) -> &Arc<Limit> {
         &self.rate_table.default_limit
     }
 
-    /// The limit with a rate that a proxy has sent: counted like its own, and divided among gateways like them.
-    fn with_rate(&self, sent: RateLimitOverride) -> Option<Sent> {
-        let (window, quota) = (sent.unit().window()?, u64::from(sent.requests_per_unit));
-        if quota == 0 {
-            return Some(Sent::Nothing);
-        }
-        let mut own = self.rate_table.default_limit.rates().iter().map(Rate::strategy);
-        let strategy = match own.find(|strategy| !matches!(strategy, Strategy::Calendar(_))).cloned() {
-            Some(Strategy::TokenBucket { .. }) => Some(Strategy::TokenBucket { burst: quota }),
-            strategy => strategy,
-        };
-        let rate = Rate::new(quota, window).ok()?;
-        let rate = strategy.map_or(Ok(rate.clone()), |strategy| rate.with_strategy(strategy)).ok()?;
-        let part = rate.part(self.rate_table.gateways.unwrap_or(1));
-        Some(Sent::Rates(Arc::new(QuotaRates::new(0, Arc::new(Limit::new(self.rate_table.name(), &[part]))))))
+    pub fn is_in_body(&self) -> bool {
+        self.tier.as_ref().is_some_and(KeyExtractor::is_in_body)
     }
 
-    /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.
+    /// Reads the tier in the document with this index if the body of a request is an array.
+    pub fn set_element(&mut self, index: usize) {
+        self.tier.iter_mut().for_each(|tier| tier.set_element(index));
+    }
+
+    /// What was selected, or what the proxy has sent instead.
     pub(super) fn or_sent<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        match (&self.sent, selected) {
-            (Some(Sent::Rates(rates)), SelectedRates::Rates(..)) => {
-                SelectedRates::Rates(RateSet::Quota(rates), rates.limit())
-            }
-            (Some(Sent::Nothing), SelectedRates::Rates(..)) => SelectedRates::Block,
-            (_, selected) => selected,
+        match &self.sent {
+            Some(sent) => sent.instead_of(selected),
+            None => selected,
         }
     }
 

@@ -24,6 +24,7 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
         // Otherwise a client could send 0 and never be counted.
         Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
+        Cost::Elements => body.map_or(1, InspectedBody::elements) as u64,
         Cost::Tokens(cost) => {
             let model = body.and_then(InspectedBody::model);
             cost.weights(model).cost(reserved_tokens(cost, body)).max(1)
@@ -71,7 +72,7 @@ fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 }
 
 /// The cost of a request for error messages: a cost that the request states as its digits, at most 30 of them.
-pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
+pub fn stated_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> String {
     const MOST: usize = 30;
     let stated = match cost {
         Cost::RequestHeader(name) => headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim),
@@ -80,7 +81,7 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     match stated {
         Some(digits) if digits.len() <= MOST => digits.to_owned(),
         Some(digits) => format!("{}...", &digits[..MOST]),
-        None => initial_cost(cost, headers, None).to_string(),
+        None => initial_cost(cost, headers, body).to_string(),
     }
 }
 
@@ -398,11 +399,11 @@ mod tests {
         let name = HeaderName::from_static("x-cost");
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_str(value).unwrap())]);
-            stated_cost(&Cost::RequestHeader(name.clone()), &headers)
+            stated_cost(&Cost::RequestHeader(name.clone()), &headers, None)
         };
         assert_eq!(of("18446744073709551616"), "18446744073709551616");
         assert_eq!(of(&"9".repeat(30)), "9".repeat(30));
         assert_eq!(of(&"9".repeat(9_000)), format!("{}...", "9".repeat(30)));
-        assert_eq!(stated_cost(&Cost::Fixed(7), &HeaderMap::new()), "7");
+        assert_eq!(stated_cost(&Cost::Fixed(7), &HeaderMap::new(), None), "7");
     }
 }

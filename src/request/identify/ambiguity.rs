@@ -78,7 +78,8 @@ impl SingleSources {
                 | Cost::ResponseHeader { .. }
                 | Cost::OnStatus(..)
                 | Cost::Tokens(_)
-                | Cost::Bytes(_) => None,
+                | Cost::Bytes(_)
+                | Cost::Elements => None,
             };
             limit.sources().chain(&cost).for_each(&mut add);
         }

@@ -10,7 +10,8 @@ use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{
-    Api, AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, Patch, PointedTo, has_other_encoding,
+    Api, AskedOutput, BodyPointers, Elements, Form, InputSize, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo,
+    has_other_encoding,
 };
 use crate::tokens::response as usage;
 
@@ -33,6 +34,8 @@ pub struct BodyInspector {
     part: u64,
     /// The API of the path that the upstream gets if that is another one than the client's.
     rewritten: Api,
+    /// Whether keys of limits are in the body.
+    tells_elements_apart: bool,
     pointers: Vec<Pointer>,
     compiled: BodyPointers,
     model: Option<usize>,
@@ -56,6 +59,8 @@ pub enum BodyProblem {
     NotJson,
     /// It has the value at this place more than once, or the value is too long to be read.
     Ambiguous(Pointer),
+    /// It is an array of more documents than can be told apart, or of documents with too many different keys.
+    TooManyElements,
     /// It asks for a stream, and has something after its JSON, which some servers ignore.
     Trailing,
     /// Its response would come later.
@@ -73,6 +78,11 @@ impl fmt::Display for BodyProblem {
             Self::Ambiguous(pointer) => {
                 write!(f, "The body of the request has {pointer} more than once, or a value there that is too long.")
             }
+            Self::TooManyElements => write!(
+                f,
+                "The body of the request is an array of more than {MAX_ELEMENTS} items, or of items with more than \
+                 {MAX_KEYS} different keys."
+            ),
             Self::Trailing => f.write_str("The body of the request has something after its JSON."),
             Self::Background => f.write_str(
                 "The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.",
@@ -84,6 +94,9 @@ impl fmt::Display for BodyProblem {
         }
     }
 }
+
+/// The most different keys of one limit in the documents of one body.
+pub const MAX_KEYS: usize = 64;
 
 const MODEL: &str = "/model";
 
@@ -106,6 +119,8 @@ impl BodyInspector {
             _ => None,
         };
         let mut pointers: Vec<_> = config.limits_of(route).flat_map(Limit::sources).filter_map(pointer).collect();
+        let tells_elements_apart = !pointers.is_empty();
+        let counts_elements = config.limits_of(route).any(|limit| limit.cost == Cost::Elements);
         let costs = || {
             limits().filter_map(|limit| match &limit.cost {
                 Cost::Tokens(cost) => Some(cost),
@@ -114,9 +129,9 @@ impl BodyInspector {
         };
         let model = MODEL.parse::<Pointer>().ok().filter(|_| costs().next().is_some());
         pointers.extend(model.clone());
-        let needs_json = !pointers.is_empty();
+        let needs_json = !pointers.is_empty() || counts_elements;
         pointers.extend(balanced.filter_map(pointer));
-        if pointers.is_empty() {
+        if pointers.is_empty() && !counts_elements {
             return None;
         }
         pointers.dedup();
@@ -139,7 +154,11 @@ impl BodyInspector {
             needs_json,
             part: costs().map(|cost| cost.part).max().unwrap_or(0),
             rewritten,
-            compiled: BodyPointers::new(&pointers),
+            compiled: match tells_elements_apart || counts_elements {
+                true => BodyPointers::new(&pointers).dividing(),
+                false => BodyPointers::new(&pointers),
+            },
+            tells_elements_apart,
             pointers,
             model,
         })
@@ -179,7 +198,13 @@ impl BodyInspector {
         if self.needs_json && said.form != Form::Json && is_json(head.headers) && !is_blank() {
             return Err(BodyProblem::NotJson);
         }
-        let ambiguous = self.pointers.iter().zip(&said.found).find(|(_, value)| **value == PointedTo::Ambiguous);
+        let elements = said.elements.as_ref();
+        if self.tells_elements_apart && elements.is_some_and(|elements| elements.count > MAX_ELEMENTS) {
+            return Err(BodyProblem::TooManyElements);
+        }
+        let mut documents = std::iter::once(&said.found).chain(elements.into_iter().flat_map(|all| &all.each));
+        let is_ambiguous = |(_, value): &(&Pointer, &PointedTo)| **value == PointedTo::Ambiguous;
+        let ambiguous = documents.find_map(|found| self.pointers.iter().zip(found).find(is_ambiguous));
         let repeated = said.repeated.take().filter(|_| self.model.is_some());
         if let Some(pointer) = ambiguous.map(|(pointer, _)| pointer.clone()).or(repeated) {
             return Err(BodyProblem::Ambiguous(pointer));
@@ -211,20 +236,23 @@ impl BodyInspector {
 }
 
 impl InspectedBody<'_> {
-    pub fn value(&self, pointer: &Pointer) -> Option<&[u8]> {
-        self.found(self.inspector.pointers.iter().position(|one| one == pointer)?)
+    /// The target of a pointer. If the body is an array, that in the document with this index.
+    pub fn value(&self, pointer: &Pointer, element: usize) -> Option<&[u8]> {
+        let place = self.inspector.pointers.iter().position(|one| one == pointer)?;
+        match &self.said.elements {
+            Some(Elements { each, .. }) => text(each.get(element)?.get(place)?),
+            None => text(self.said.found.get(place)?),
+        }
     }
 
     /// The model that the request names, on routes whose limits count tokens.
     pub fn model(&self) -> Option<&[u8]> {
-        self.found(self.inspector.model?)
+        text(self.said.found.get(self.inspector.model?)?)
     }
 
-    fn found(&self, place: usize) -> Option<&[u8]> {
-        match self.said.found.get(place)? {
-            PointedTo::Value(value) => Some(value.as_bytes()),
-            PointedTo::Missing | PointedTo::Ambiguous => None,
-        }
+    /// How many documents the body has: more than one only if it is an array, and never 0.
+    pub fn elements(&self) -> usize {
+        self.said.elements.as_ref().map_or(1, |elements| elements.count).max(1)
     }
 
     /// Estimates the tokens of the input. Each part that is not text counts as `part` tokens.
@@ -248,6 +276,13 @@ impl InspectedBody<'_> {
     /// The most tokens of output that the request allows, or `without_maximum` for each answer if it sets no maximum.
     pub fn output(&self, without_maximum: u64) -> u64 {
         self.said.output.tokens(without_maximum)
+    }
+}
+
+fn text(value: &PointedTo) -> Option<&[u8]> {
+    match value {
+        PointedTo::Value(value) => Some(value.as_bytes()),
+        PointedTo::Missing | PointedTo::Ambiguous => None,
     }
 }
 

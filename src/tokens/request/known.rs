@@ -11,6 +11,7 @@ pub struct BodyPointers {
     /// The members with a meaning, and the meaning of each place.
     pub(super) known: Vec<KnownMember>,
     by_place: Vec<Option<Known>>,
+    pub(super) divides: bool,
 }
 
 #[derive(Debug)]
@@ -30,7 +31,14 @@ impl BodyPointers {
             KnownMember { place: *place, pointer }
         };
         let known = known.into_iter().zip(&all.ends()[keys.len()..]).map(member).collect();
-        Self { all, keys: keys.len(), known, by_place }
+        Self { all, keys: keys.len(), known, by_place, divides: false }
+    }
+
+    /// Reads each item of a body that is an array as a document of its own, unless a pointer leads to one of the items.
+    #[must_use]
+    pub fn dividing(mut self) -> Self {
+        self.divides = !self.all.reads_items();
+        self
     }
 
     pub(super) fn known_at(&self, place: usize) -> Option<Known> {

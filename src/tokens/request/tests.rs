@@ -66,6 +66,7 @@ fn reads_a_chat_completion() {
                 PointedTo::Missing,
                 value("Be brief.")
             ],
+            elements: None,
             input: InputSize { text: (names.len() + texts.concat().len()) as u64, words: 3, parts: 0 },
             output: AskedOutput { most: 300, is_bounded: true, is_uncertain: false, answers: 2 },
             streams: true,

@@ -98,6 +98,7 @@ fn cost(cost: &Cost) -> Value {
             "reserve": spelled_size(*reserve),
             "on_exhausted": on_exhausted.word(),
         }),
+        Cost::Elements => json!({ "elements": true }),
     }
 }
 

@@ -28,9 +28,11 @@ impl CountedUnit {
         match cost {
             Cost::Tokens(_) => Self::Tokens,
             Cost::Bytes(_) => Self::Bytes,
-            Cost::Fixed(_) | Cost::OnStatus(..) | Cost::RequestHeader(_) | Cost::ResponseHeader { .. } => {
-                Self::Requests
-            }
+            Cost::Fixed(_)
+            | Cost::OnStatus(..)
+            | Cost::RequestHeader(_)
+            | Cost::ResponseHeader { .. }
+            | Cost::Elements => Self::Requests,
         }
     }
 

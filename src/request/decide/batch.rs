@@ -1,0 +1,106 @@
+//! Tells the documents of a body apart that is an array, such as a batch of JSON-RPC: each counts under its own key, in one
+//! decision.
+//!
+//! A limit whose key is in the body is asked once for each different key, for all documents with that key together.
+
+use super::RouteLimit;
+use crate::base::fingerprint::Fingerprint;
+use crate::config::Cost;
+use crate::request::identify::body::{InspectedBody, MAX_KEYS};
+use crate::request::identify::{KeyCache, RequestAttributes};
+
+/// More different keys than [`MAX_KEYS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyKeys;
+
+/// Limits to ask, each with its place on the route.
+pub type PlacedLimits = Vec<(usize, RouteLimit)>;
+
+/// A counter within its limit: by its key, if any, and by its tier, since each tier has counters of its own.
+type CounterId = (Option<Fingerprint>, Option<usize>);
+
+/// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if these suffice, because no key is in the body or all documents have the same ones.
+///
+/// # Errors
+/// If the documents have too many different keys.
+pub fn of_elements(
+    limits: &[RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    key_cache: &mut KeyCache,
+) -> Result<Option<PlacedLimits>, TooManyKeys> {
+    let elements = attributes.body.map_or(1, InspectedBody::elements);
+    if elements == 1 || !limits.iter().any(RouteLimit::is_in_body) {
+        return Ok(None);
+    }
+    let mut asked: PlacedLimits = limits.iter().cloned().enumerate().collect();
+    for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_in_body()) {
+        let counters = counters(limit, elements, attributes, key_cache)?;
+        // A pool cannot tell whose documents it takes.
+        let has_pool = counters.len() == 1 || limit.overflow.is_some_and(|pool| !limits[pool].is_in_body());
+        let of_counter = |(_, first, count): (CounterId, usize, u64)| {
+            let mut limit = limit.of_element(first);
+            limit.cost = limit.cost.times(count);
+            limit.overflow = limit.overflow.filter(|_| has_pool);
+            (place, limit)
+        };
+        let mut of_counters = counters.into_iter().map(of_counter);
+        if let Some(first) = of_counters.next() {
+            asked[place] = first;
+        }
+        asked.extend(of_counters);
+    }
+    Ok(Some(asked))
+}
+
+/// The different counters of the documents, each with the first document that it counts, and how many it counts.
+fn counters(
+    limit: &RouteLimit,
+    elements: usize,
+    attributes: &RequestAttributes<'_>,
+    key_cache: &mut KeyCache,
+) -> Result<Vec<(CounterId, usize, u64)>, TooManyKeys> {
+    let (mut key, mut rates) = (limit.key.clone(), limit.rates.clone());
+    let mut counters: Vec<(CounterId, usize, u64)> = Vec::new();
+    for element in 0..elements {
+        key.set_element(element);
+        rates.set_element(element);
+        // No limit of a route has this place, so the key is not cached.
+        let id = (key.extract(attributes, usize::MAX, key_cache), rates.tier(attributes, key_cache));
+        if let Some((.., count)) = counters.iter_mut().find(|(counter, ..)| *counter == id) {
+            *count += 1;
+        } else if counters.len() < MAX_KEYS {
+            counters.push((id, element, 1));
+        } else {
+            return Err(TooManyKeys);
+        }
+    }
+    Ok(counters)
+}
+
+impl RouteLimit {
+    /// Whether its key or its tier is in the body.
+    fn is_in_body(&self) -> bool {
+        self.key.is_in_body() || self.rates.is_in_body()
+    }
+
+    /// This limit with the key and the tier of the document with this index.
+    fn of_element(&self, index: usize) -> Self {
+        let mut limit = self.clone();
+        limit.key.set_element(index);
+        limit.rates.set_element(index);
+        limit
+    }
+}
+
+impl Cost {
+    /// The cost of several documents. What each of them costs is unknown if the head or the response tells the cost, so then
+    /// each key is charged all of it.
+    fn times(&self, count: u64) -> Self {
+        match self {
+            Self::Fixed(amount) => Self::Fixed(amount.saturating_mul(count)),
+            Self::OnStatus(amount, statuses) => Self::OnStatus(amount.saturating_mul(count), statuses.clone()),
+            Self::Elements => Self::Fixed(count),
+            other => other.clone(),
+        }
+    }
+}

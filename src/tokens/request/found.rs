@@ -1,0 +1,82 @@
+//! What a body has at the places of pointers. If the body is an array of documents, each of them has values of its own.
+
+use super::PointedTo;
+use super::known::BodyPointers;
+
+/// The most documents of one body that are told apart. JSON-RPC and GraphQL servers allow far fewer.
+pub const MAX_ELEMENTS: usize = 1000;
+
+pub(super) struct Found {
+    /// For each place of the pointers, what was found and how often.
+    places: Vec<(PointedTo, usize)>,
+    /// Whether any place occurs more than once.
+    repeats: bool,
+    /// The targets of keys in each document that has ended, at most [`MAX_ELEMENTS`].
+    elements: Vec<Vec<PointedTo>>,
+    /// How many documents have begun.
+    count: usize,
+}
+
+impl Found {
+    pub(super) fn new(pointers: &BodyPointers) -> Self {
+        Self {
+            places: vec![(PointedTo::Missing, 0); pointers.all.places()],
+            repeats: false,
+            elements: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Notes a value at this place. Returns whether it is the first one.
+    pub(super) fn is_first(&mut self, place: usize) -> bool {
+        let count = &mut self.places[place].1;
+        *count += 1;
+        self.repeats |= *count > 1;
+        *count == 1
+    }
+
+    pub(super) fn set(&mut self, place: usize, value: PointedTo) {
+        self.places[place].0 = value;
+    }
+
+    /// Whether a value of this member, or of something on the way to it, is repeated.
+    pub(super) fn is_repeated(&self, pointers: &BodyPointers, place: usize) -> bool {
+        self.repeats && pointers.all.way(place).any(|place| self.places[place].1 > 1)
+    }
+
+    /// The targets of keys, in the order of the pointers.
+    pub(super) fn keys(&self, pointers: &BodyPointers) -> Vec<PointedTo> {
+        let key = |end: &usize| match self.is_repeated(pointers, *end) {
+            true => PointedTo::Ambiguous,
+            false => self.places[*end].0.clone(),
+        };
+        pointers.keys().iter().map(key).collect()
+    }
+
+    /// The next document of an array begins. Returns whether it is only counted, because there are too many.
+    #[inline]
+    pub(super) fn next_element(&mut self, pointers: &BodyPointers) -> bool {
+        self.count += 1;
+        if self.count <= MAX_ELEMENTS + 1 {
+            self.begin_element(pointers);
+        }
+        self.count > MAX_ELEMENTS
+    }
+
+    #[inline(never)]
+    fn begin_element(&mut self, pointers: &BodyPointers) {
+        if self.count > 1 {
+            self.elements.push(self.keys(pointers));
+        }
+        self.places.fill((PointedTo::Missing, 0));
+        self.repeats = false;
+    }
+
+    /// The targets of keys in each document of an array, and how many documents there are.
+    pub(super) fn elements(mut self, pointers: &BodyPointers) -> (Vec<Vec<PointedTo>>, usize) {
+        if (1..=MAX_ELEMENTS).contains(&self.count) {
+            self.elements.push(self.keys(pointers));
+        }
+        (self.elements, self.count)
+    }
+}
