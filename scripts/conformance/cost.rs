@@ -7,14 +7,14 @@ use super::behaviour::{Behaviour, Group, Need, Outcome, run};
 use super::exchange::Exchange;
 use super::target::Target;
 
-const PAIRS: usize = 200;
+const PAIRS: usize = 100;
 
 pub(crate) const ALL: &[Behaviour] = &[
     Behaviour {
         id: "decision-time",
         group: Group::Cost,
         sentence: "A limit makes an admitted request slower by at most `--most-cost`.",
-        measure: "200 pairs of requests in turn on one connection, one to `--free-path` and one of a new key: the difference of the \
+        measure: "100 pairs of requests in turn on one connection, one to `--free-path` and one of a new key: the difference of the \
                   two medians",
         source: "Envoy, documentation of the rate limit filter: a call for each request",
         why: "Each request of each client pays for it",
@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "refusal-time",
         group: Group::Cost,
         sentence: "A refusal takes no longer than an admission, by at most `--most-cost`.",
-        measure: "200 pairs of requests in turn on one connection, one of a key without room and one of a new key: the difference of \
+        measure: "100 pairs of requests in turn on one connection, one of a key without room and one of a new key: the difference of \
                   the two medians",
         source: "AWS, \"Using load shedding to avoid overload\": rejecting must be cheaper than the work",
         why: "A flood of refused requests must not cost more than what it is refused",

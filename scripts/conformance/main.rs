@@ -3,13 +3,13 @@
 
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
-mod policy;
+pub(crate) mod policy;
 mod exchange;
 mod http1;
 mod http2;
 mod memory;
-mod target;
-mod behaviour;
+pub(crate) mod target;
+pub(crate) mod behaviour;
 mod judge;
 mod never_more;
 mod keys;
@@ -19,7 +19,7 @@ mod fields;
 mod forgetting;
 mod accuracy;
 mod cost;
-mod suite;
+pub(crate) mod suite;
 mod arguments;
 mod report;
 

@@ -16,7 +16,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "quiet",
         group: Group::Fair,
         sentence: "A client that has been quiet gets all N requests.",
-        measure: "N requests of a new key, one after the other on one connection",
+        measure: "N requests of a new key, spread evenly over half a window",
         source: "the stated policy",
         why: "Who pays for N and gets N - 1 looks for the fault in the own program",
         needs: &[],
@@ -57,7 +57,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "neighbours",
         group: Group::Fair,
         sentence: "The flood of another client takes nothing.",
-        measure: "N requests of a new key, spread over half a window, while a key that differs in its end floods",
+        measure: "N requests of a new key, while a key that differs in its end has flooded for 0.2 windows and goes on",
         source: "Google, \"Site Reliability Engineering\", chapter 21: limits per client",
         why: "One client that runs wild stops the others, from which the limit should protect them",
         needs: &[],
@@ -86,8 +86,15 @@ pub(crate) const ALL: &[Behaviour] = &[
 ];
 
 async fn quiet(target: &Target) -> io::Result<Outcome> {
-    let requests = vec![target.request(target.key()); target.rate.quota];
-    Ok(all_admitted(&target.in_turn(&requests).await?))
+    let request = target.request(target.key());
+    let mut client = target.client().await?;
+    let pause = target.windows(0.5) / u32::try_from(target.rate.quota - 1).unwrap_or(1);
+    let mut exchanges = vec![client.ask(&request).await?];
+    for _ in 1..target.rate.quota {
+        sleep(pause).await;
+        exchanges.push(client.ask(&request).await?);
+    }
+    Ok(all_admitted(&exchanges))
 }
 
 async fn at_once(target: &Target) -> io::Result<Outcome> {
@@ -142,11 +149,11 @@ async fn neighbours(target: &Target) -> io::Result<Outcome> {
         }
         Ok(sent)
     };
-    let pause = target.windows(0.5) / u32::try_from(target.rate.quota).unwrap_or(1);
     let client = async {
+        // The flood has begun by then.
+        sleep(target.windows(0.2)).await;
         let mut exchanges = Vec::new();
         for _ in 0..target.rate.quota {
-            sleep(pause).await;
             exchanges.push(quiet_client.ask(&quiet).await);
         }
         is_over.store(true, Ordering::Relaxed);
