@@ -34,7 +34,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "bursts",
         group: Group::Accuracy,
         sentence: "For clients that come in bursts, the decisions differ from the exact log by no more than stated.",
-        measure: "the same with bursts every 0.3 windows, of N / 2 + 1 requests from every other key, and of N + 1 from the rest",
+        measure: "the same with bursts every 0.35 windows, of N / 2 + 1 requests from every other key, and of N + 1 from the rest",
         source: "Figma, \"An alternative approach to rate limiting\"",
         why: "Counters that assume even traffic are furthest off where it is not",
         needs: &[],
@@ -74,7 +74,7 @@ async fn bursts(target: &Target) -> io::Result<Outcome> {
     let window = target.rate.window.as_secs_f64();
     let client = |number: usize| {
         let begun = number as f64 * 0.03 * window;
-        let bursts = (0..).map(|burst| begun + f64::from(burst) * 0.3 * window).take_while(|at| *at < LENGTH * window);
+        let bursts = (0..).map(|burst| begun + f64::from(burst) * 0.35 * window).take_while(|at| *at < LENGTH * window);
         let size = if number % 2 == 0 { target.rate.quota / 2 + 1 } else { target.rate.quota + 1 };
         bursts.flat_map(|at| vec![at; size]).collect()
     };

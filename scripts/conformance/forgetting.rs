@@ -93,9 +93,9 @@ async fn idle_keys(target: &Target) -> io::Result<Outcome> {
 async fn pushed_out(target: &Target) -> io::Result<Outcome> {
     let request = target.request(target.key());
     let mut client = target.client().await?;
-    target.exhaust(&mut client, &request).await?;
     let begun = Instant::now();
-    let keys = many_keys(target, target.keys, Some(begun + target.windows(0.3))).await?;
+    target.exhaust(&mut client, &request).await?;
+    let keys = many_keys(target, target.keys, Some(Instant::now() + target.windows(0.3))).await?;
     // What came back in the meantime is used up. A limiter that has forgotten the key gives N at once.
     let mut admitted = 0;
     for _ in 0..target.rate.quota {

@@ -67,6 +67,7 @@ impl Connection {
     }
 
     async fn more(&mut self) -> Result<()> {
+        self.buffer.reserve(4096);
         if self.stream.read_buf(&mut self.buffer).await? == 0 {
             self.is_over = true;
             return Err(ErrorKind::UnexpectedEof.into());

@@ -34,7 +34,8 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "told-early",
         group: Group::Truth,
         sentence: "Retry-After is not too long: a second before the told time, a request is refused.",
-        measure: "a new key without room; one request as late as it surely comes a second too early",
+        measure: "a new key without room, another refusal up to 0.6 s later, so that the time is no whole number of seconds; one request \
+                  that surely comes a second too early, by 0.1 s",
         source: "RFC 9110, section 10.2.3",
         why: "A limiter that tells too long a time wastes what it has admitted",
         needs: &[Need::RetryAfter],
@@ -138,14 +139,12 @@ impl Told {
         let mut client = target.client().await?;
         let exchanges = target.exhaust(&mut client, &request).await?;
         let mut refused = exchanges.into_iter().next_back().ok_or_else(|| io::Error::other("nothing was refused"))?;
-        if !later.is_zero() {
-            sleep_until((refused.received + later).into()).await;
-            refused = client.ask(&request).await?;
-            if !refused.is_refused() {
-                // A bucket has room again.
-                let exchanges = target.exhaust(&mut client, &request).await?;
-                refused = exchanges.into_iter().next_back().ok_or_else(|| io::Error::other("nothing was refused"))?;
-            }
+        sleep_until((refused.received + later).into()).await;
+        refused = client.ask(&request).await?;
+        if !refused.is_refused() {
+            // A bucket has room again.
+            let exchanges = target.exhaust(&mut client, &request).await?;
+            refused = exchanges.into_iter().next_back().ok_or_else(|| io::Error::other("nothing was refused"))?;
         }
         let Some(seconds) = refused.response.retry_after() else {
             return Ok(Err(Outcome::failed("a refusal tells no seconds")));
@@ -161,7 +160,7 @@ impl Told {
 }
 
 async fn told_early(target: &Target) -> io::Result<Outcome> {
-    let mut told = match Told::ask(target, Duration::ZERO).await? {
+    let mut told = match Told::ask(target, Duration::from_millis(600).min(target.windows(0.5))).await? {
         Ok(told) => told,
         Err(outcome) => return Ok(outcome),
     };

@@ -5,6 +5,7 @@
 #[path = "../../scripts/conformance/main.rs"]
 mod conformance;
 mod faults;
+mod gateway;
 mod limiter;
 mod server;
 
@@ -27,11 +28,12 @@ use server::Server;
 
 /// Suites that run side by side begin one after the other.
 const STAGGER: Duration = Duration::from_millis(400);
+const AGAIN: usize = 3;
 
-/// A client that sends a request every 20th of a window, for five windows.
+/// A client that sends N + 1 requests at once every half window, for 4.2 windows.
 fn log() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let lines: String = (0..100).map(|number| format!("192.0.2.1 {}\n", f64::from(number) * 0.1)).collect();
+    let lines: String = (0..54).map(|number| format!("192.0.2.1 {}\n", f64::from(number / 6) * 1.02)).collect();
     std::fs::write(file.path(), lines).unwrap();
     file
 }
@@ -68,14 +70,13 @@ fn allow_handles() {
 }
 
 /// Measures limiters with these faults, all at the same time on one thread. Returns what was wrong with each.
-fn measure(faults: Vec<Option<Fault>>) {
+fn measure(faults: &[Option<Fault>], log: &Path) -> Vec<(Option<Fault>, String)> {
     allow_handles();
-    let log = log();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let wrong: Vec<String> = runtime.block_on(async {
+    runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
-        for (number, fault) in (0..).zip(faults) {
-            let log = log.path().to_owned();
+        for (number, fault) in (0..).zip(faults.iter().copied()) {
+            let log = log.to_owned();
             tasks.spawn(async move {
                 tokio::time::sleep(STAGGER * number).await;
                 let server = Server::start(fault).await;
@@ -84,31 +85,40 @@ fn measure(faults: Vec<Option<Fault>>) {
             });
         }
         tasks.join_all().await.into_iter().flatten().collect()
-    });
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
 }
 
 /// Every behaviour must have been measured, and only that of the fault may be missing.
-fn judge(fault: Option<Fault>, findings: &[Finding]) -> Vec<String> {
+fn judge(fault: Option<Fault>, findings: &[Finding]) -> Vec<(Option<Fault>, String)> {
     let broken = fault.map(Fault::breaks);
     let wrong = findings.iter().filter(|finding| {
         let expected = if broken == Some(finding.behaviour.id) { Verdict::Failed } else { Verdict::Passed };
         finding.outcome.verdict != expected
     });
-    wrong.map(|finding| format!("{fault:?}: {} is {:?}", finding.behaviour.id, finding.outcome)).collect()
+    wrong.map(|finding| (fault, format!("{fault:?}: {} is {:?}", finding.behaviour.id, finding.outcome))).collect()
 }
 
-fn measure_group(group: Group) {
-    let of_group =
-        |fault: &Fault| suite::behaviours().any(|behaviour| behaviour.id == fault.breaks() && behaviour.group == group);
-    let faults: Vec<_> = Fault::ALL.iter().copied().filter(of_group).map(Some).collect();
+fn measure_groups(groups: &[Group]) {
+    let of_groups = |fault: &Fault| {
+        suite::behaviours().any(|behaviour| behaviour.id == fault.breaks() && groups.contains(&behaviour.group))
+    };
+    let faults: Vec<_> = Fault::ALL.iter().copied().filter(of_groups).map(Some).collect();
     assert!(!faults.is_empty());
-    measure(faults);
+    let log = log();
+    let mut wrong = measure(&faults, log.path());
+    // Many faults show only if requests come soon enough after each other, which a busy machine prevents.
+    for _ in 0..AGAIN {
+        let mut again: Vec<_> = wrong.iter().map(|(fault, _)| *fault).collect();
+        again.dedup();
+        wrong = measure(&again, log.path());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
 fn a_limiter_without_a_fault_passes() {
-    measure(vec![None]);
+    let wrong = measure(&[None], log().path());
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
@@ -119,43 +129,19 @@ fn each_behaviour_has_its_fault() {
     assert_eq!((broken.len(), behaviours.len()), (behaviours.len(), behaviours.iter().collect::<BTreeSet<_>>().len()));
 }
 
-mod each_fault_breaks_one_behaviour {
-    use super::*;
+#[test]
+fn each_fault_that_admits_too_much_breaks_one_behaviour() {
+    measure_groups(&[Group::Never, Group::Keys]);
+}
 
-    #[test]
-    fn never_more() {
-        measure_group(Group::Never);
-    }
+#[test]
+fn each_fault_that_refuses_too_much_or_lies_breaks_one_behaviour() {
+    measure_groups(&[Group::Fair, Group::Truth]);
+}
 
-    #[test]
-    fn keys() {
-        measure_group(Group::Keys);
-    }
-
-    #[test]
-    fn never_fewer() {
-        measure_group(Group::Fair);
-    }
-
-    #[test]
-    fn truth() {
-        measure_group(Group::Truth);
-    }
-
-    #[test]
-    fn forgetting() {
-        measure_group(Group::Forget);
-    }
-
-    #[test]
-    fn accuracy() {
-        measure_group(Group::Accuracy);
-    }
-
-    #[test]
-    fn cost() {
-        measure_group(Group::Cost);
-    }
+#[test]
+fn each_fault_of_memory_accuracy_or_cost_breaks_one_behaviour() {
+    measure_groups(&[Group::Forget, Group::Accuracy, Group::Cost]);
 }
 
 fn asked(arguments: &[&str]) -> Result<(String, u8), String> {
@@ -178,4 +164,17 @@ fn a_wrong_command_line_is_explained() {
         let error = asked(arguments).unwrap_err();
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+/// Runs the suite with these arguments. Every behaviour must pass or be left out by one of them.
+#[track_caller]
+fn passes(urls: &[String], arguments: &[&str]) {
+    let urls = urls.iter().flat_map(|url| ["--url", url]);
+    let arguments: Vec<_> = urls.chain(["--rate", "5/2s", "--json"]).chain(arguments.iter().copied()).collect();
+    let (text, code) = asked(&arguments).unwrap();
+    let findings: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let behaviours = findings["behaviours"].as_array().unwrap();
+    let passed = |finding: &&serde_json::Value| finding["verdict"] == "pass" || finding["verdict"] == "not applicable";
+    let wrong: Vec<_> = behaviours.iter().filter(|finding| !passed(finding)).collect();
+    assert_eq!((wrong, code), (Vec::new(), 0));
 }

@@ -104,7 +104,11 @@ impl Limiter {
             Some(Fault::ForeignIsFree) if foreign > 1 => return Ok(None),
             Some(Fault::ConvertsBytes) => key = String::from_utf8_lossy(&key).into_owned().into_bytes(),
             Some(Fault::SmallLetters) => key.make_ascii_lowercase(),
-            Some(Fault::Decodes) => key = String::from_utf8_lossy(&key).replace("%2D", "-").into_bytes(),
+            Some(Fault::Decodes) => {
+                while let Some(at) = key.windows(3).position(|escape| escape == b"%2D") {
+                    key.splice(at..at + 3, *b"-");
+                }
+            }
             Some(Fault::NameByCase) => {
                 let name = question.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HEADER));
                 key.extend(
@@ -235,6 +239,7 @@ impl Client {
     /// Forgets what has left the window.
     fn prepare(&mut self, fault: Option<Fault>, question: &Question, now: Instant) {
         if fault == Some(Fault::BeginsAgain)
+            && self.total == QUOTA
             && let [oldest, second, .., last] = self.admitted.iter().copied().collect::<Vec<_>>()[..]
             && now - oldest >= WINDOW
             && second - oldest > WINDOW.mul_f64(0.7)
@@ -284,7 +289,7 @@ impl Client {
         let fewer = match fault {
             Some(Fault::RefusesSteadyClients) => {
                 let gaps = ages.windows(2).map(|pair| pair[0] - pair[1]).chain(ages.last().copied());
-                is_last && self.total == QUOTA - 1 && gaps.into_iter().all(|gap| gap > 0.1)
+                is_last && self.total == QUOTA - 1 && gaps.into_iter().all(|gap| (0.12..0.3).contains(&gap))
             }
             Some(Fault::RefusesTheLastAtOnce) => is_last && question.earlier == 0 && self.connections.len() == QUOTA,
             Some(Fault::NeverForgives) => self.is_punished,

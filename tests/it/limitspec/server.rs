@@ -179,6 +179,7 @@ async fn read_head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<O
         if buffer.len() > 100_000 {
             return Err(ErrorKind::InvalidData.into());
         }
+        buffer.reserve(8192);
         if stream.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
