@@ -75,7 +75,7 @@ async fn bursts(target: &Target) -> io::Result<Outcome> {
     let client = |number: usize| {
         let begun = number as f64 * 0.03 * window;
         let bursts = (0..).map(|burst| begun + f64::from(burst) * 0.35 * window).take_while(|at| *at < LENGTH * window);
-        let size = if number % 2 == 0 { target.rate.quota / 2 + 1 } else { target.rate.quota + 1 };
+        let size = if number.is_multiple_of(2) { target.rate.quota / 2 + 1 } else { target.rate.quota + 1 };
         bursts.flat_map(|at| vec![at; size]).collect()
     };
     compare(target, (0..CLIENTS).map(client).collect()).await

@@ -26,7 +26,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         sentence: "Keys that do not come back are forgotten.",
         measure: "`--keys` new keys, a pause of 2.5 windows, and as many other ones: the memory grows again by at most half of the \
                   first growth, or by less than 2 MB",
-        source: "Go, issue golang/go 29890 and packages for limits per visitor: a map that only grows",
+        source: "https://github.com/networknt/light-4j/pull/2309: a map of clients that only grew",
         why: "A limiter that never forgets ends when the memory does",
         needs: &[Need::Memory],
         run: run!(idle_keys),

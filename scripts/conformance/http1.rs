@@ -1,5 +1,6 @@
 //! A client for HTTP/1.1 that sends what it is given byte for byte, so that it can send what libraries refuse to send.
 
+use std::fmt::Display;
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ enum Length {
     UntilTheEnd,
 }
 
-fn malformed(what: impl ToString) -> Error {
-    Error::new(ErrorKind::InvalidData, format!("the response is malformed: {}", what.to_string()))
+fn malformed(what: impl Display) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("the response is malformed: {what}"))
 }
 
 impl Connection {

@@ -1,5 +1,6 @@
 //! A client for HTTP/2 without TLS, by prior knowledge: many requests at once on one connection.
 
+use std::fmt::Display;
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -10,8 +11,8 @@ use tokio::time::timeout;
 use super::exchange::{Exchange, Request, Response};
 use super::http1::PATIENCE;
 
-fn failed(error: impl ToString) -> Error {
-    Error::other(format!("HTTP/2: {}", error.to_string()))
+fn failed(error: impl Display) -> Error {
+    Error::other(format!("HTTP/2: {error}"))
 }
 
 fn head(host: &str, request: &Request) -> Result<http::Request<()>> {

@@ -47,8 +47,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Fair,
         sentence: "Refused requests are not charged.",
         measure: "a new key without room; then 20 or more requests in each window, for two windows: at least N / 2 pass",
-        source: "Kong, issue \"rate-limiting: requests over the limit increment the counter\"; HAProxy, documentation of \
-                 http_req_rate, which counts denied requests",
+        source: "https://github.com/sourcegraph/sourcegraph-public-snapshot/pull/51899: refused requests were counted; HAProxy, documentation of http_req_rate, which counts denied requests",
         why: "A client that asks every second whether it may go on never may",
         needs: &[],
         run: run!(refused_free),

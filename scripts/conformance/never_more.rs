@@ -16,8 +16,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Never,
         sentence: "Of many requests side by side, on a connection each, at most N pass.",
         measure: "3 N requests of a new key at once, on connections that were opened before",
-        source: "Cloudflare, \"How we built rate limiting capable of scaling to millions of domains\": to read a counter and to \
-                 add to it are one step",
+        source: "https://github.com/TerminalWitchcraft/actix-ratelimit/issues/16: requests that read the same count",
         why: "A limiter that reads, decides and writes in three steps admits all requests that come between the first step and \
               the last",
         needs: &[],

@@ -69,6 +69,12 @@ pub(crate) fn json(target: &Target, findings: &[Finding]) -> Value {
     })
 }
 
+/// A sentence as it goes on after a colon.
+fn lower(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
+}
+
 /// What each behaviour means, as Markdown.
 pub(crate) fn page() -> String {
     let mut page = String::new();
@@ -76,20 +82,15 @@ pub(crate) fn page() -> String {
         let (name, title) = group.names();
         let _ = writeln!(page, "## {title}\n\nThe group `{name}`.");
         for behaviour in behaviours().filter(|behaviour| behaviour.group == group) {
-            let needs: Vec<_> = behaviour
-                .needs
-                .iter()
-                .map(|need| match need.names() {
-                    (name, None) => format!("left out by `--without {name}`"),
-                    (_, Some("a second --url")) => "a second `--url`".to_owned(),
-                    (_, Some(option)) => format!("`{option}`"),
-                })
-                .collect();
-            let _ = writeln!(page, "\n### {}\n\n**{}** {}.\n", behaviour.id, behaviour.sentence, behaviour.why);
+            let _ = writeln!(page, "\n### {}\n\n**{}**\n", behaviour.id, behaviour.sentence);
             let _ = writeln!(page, "- Measured: {}", behaviour.measure);
+            let _ = writeln!(page, "- Why: {}", lower(behaviour.why));
             let _ = writeln!(page, "- Source: {}", behaviour.source);
-            if !needs.is_empty() {
-                let _ = writeln!(page, "- Needs: {}", needs.join(", "));
+            for need in behaviour.needs {
+                let _ = match need.names() {
+                    (name, None) => writeln!(page, "- Left out by: `--without {name}`"),
+                    (_, Some(option)) => writeln!(page, "- Needs: {option}"),
+                };
             }
         }
         page.push('\n');

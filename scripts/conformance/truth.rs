@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Truth,
         sentence: "A refusal has Retry-After, as whole seconds or as a date.",
         measure: "the field in the first refusal of a new key",
-        source: "RFC 9110, section 10.2.3",
+        source: "RFC 9110, section 10.2.3; https://github.com/alisaifee/flask-limiter/issues/62: strange values",
         why: "A client that cannot read the field tries at once",
         needs: &[Need::RetryAfter],
         run: run!(retry_after),
@@ -36,7 +36,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         sentence: "Retry-After is not too long: a second before the told time, a request is refused.",
         measure: "a new key without room, another refusal up to 0.6 s later, so that the time is no whole number of seconds; one request \
                   that surely comes a second too early, by 0.1 s",
-        source: "RFC 9110, section 10.2.3",
+        source: "https://github.com/go-chi/httprate/issues/47: the told time was always the whole window",
         why: "A limiter that tells too long a time wastes what it has admitted",
         needs: &[Need::RetryAfter],
         run: run!(told_early),
@@ -46,7 +46,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Truth,
         sentence: "Retry-After is not too short: at the told time, a request passes.",
         measure: "a new key without room, half a window later another refusal; one request at its told time",
-        source: "RFC 9110, section 10.2.3",
+        source: "https://github.com/brandur/redis-cell/issues/56 and https://github.com/hashicorp/boundary/pull/4094: seconds were rounded down",
         why: "A client that obeys is refused again",
         needs: &[Need::RetryAfter],
         run: run!(told_on_time),
@@ -87,7 +87,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         sentence: "OPTIONS is counted and refused like GET.",
         measure: "a new key that sends OPTIONS until it has no room",
         source: "RFC 9110, section 9.3.7; the stated policy",
-        why: "A client without a limit is a client without a limit, whatever the method is",
+        why: "Preflight requests reach the server, too: whoever sends only these has no limit",
         needs: &[],
         run: run!(options),
     },
@@ -96,7 +96,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Truth,
         sentence: "A refusal in HTTP/2 tells the same as one in HTTP/1.1.",
         measure: "a new key without room: the status and the names of the fields of a refusal in each version",
-        source: "RFC 9110, section 3.9: semantics do not depend on the version",
+        source: "RFC 9110, section 1: the semantics are common to all versions",
         why: "A client that speaks HTTP/2 must obey as well",
         needs: &[Need::Http2],
         run: run!(http2_refusal),
@@ -170,8 +170,8 @@ async fn told_early(target: &Target) -> io::Result<Outcome> {
     }
     // The limiter has decided after the request was sent, so the told time begins then at the earliest.
     let until = told.refused.sent + Duration::from_secs_f64(seconds - 1.0);
-    let reserve = Duration::from_secs_f64((seconds - 1.0) * 0.1).min(Duration::from_millis(100));
-    sleep_until((until - reserve).into()).await;
+    let reserve = ((seconds - 1.0) * 0.1).min(0.1);
+    sleep_until((told.refused.sent + Duration::from_secs_f64(seconds - 1.0 - reserve)).into()).await;
     let early = told.client.ask(&told.request).await?;
     let before = (told.refused.sent + Duration::from_secs_f64(seconds)).saturating_duration_since(early.received);
     let figure = format!(

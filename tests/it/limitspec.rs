@@ -11,6 +11,7 @@ mod server;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -29,12 +30,14 @@ use server::Server;
 /// Suites that run side by side begin one after the other.
 const STAGGER: Duration = Duration::from_millis(400);
 const AGAIN: usize = 3;
+/// What is below it in the page is written by the program.
+const BEHAVIOURS: &str = "<!-- `scripts/limitspec --page` writes the rest. -->\n";
 
 /// A client that sends N + 1 requests at once every half window, for 4.2 windows.
 fn log() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let lines: String = (0..54).map(|number| format!("192.0.2.1 {}\n", f64::from(number / 6) * 1.02)).collect();
-    std::fs::write(file.path(), lines).unwrap();
+    let lines: Vec<_> = (0..54).map(|number| format!("192.0.2.1 {}", f64::from(number / 6) * 1.02)).collect();
+    fs::write(file.path(), lines.join("\n")).unwrap();
     file
 }
 
@@ -177,4 +180,19 @@ fn passes(urls: &[String], arguments: &[&str]) {
     let passed = |finding: &&serde_json::Value| finding["verdict"] == "pass" || finding["verdict"] == "not applicable";
     let wrong: Vec<_> = behaviours.iter().filter(|finding| !passed(finding)).collect();
     assert_eq!((wrong, code), (Vec::new(), 0));
+}
+
+#[test]
+fn the_page_is_what_the_program_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/limitspec.md");
+    let page = fs::read_to_string(path).unwrap();
+    let (head, _) = page.split_once(BEHAVIOURS).unwrap();
+    let written = format!("{head}{BEHAVIOURS}\n{}", asked(&["--page"]).unwrap().0);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path, &written).unwrap();
+    }
+    assert!(
+        page == written || std::env::var_os("UPDATE").is_some(),
+        "UPDATE=1 cargo test --test it limitspec writes {path}"
+    );
 }

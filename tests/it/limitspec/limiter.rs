@@ -146,7 +146,7 @@ impl Limiter {
         };
         let now = Instant::now();
         let sibling = self.is(Fault::PunishesNeighbours) && self.has_loud_sibling(&key);
-        if !self.clients.get(&key).is_some_and(|client| !client.recent.is_empty()) {
+        if self.clients.get(&key).is_none_or(|client| client.recent.is_empty()) {
             self.seen += 1;
         }
         if self.is(Fault::PushesOut) {

@@ -1,5 +1,6 @@
 //! Serves a limiter: HTTP/1.1 with pipelining, and HTTP/2 by prior knowledge, on two ports that share its counters.
 
+use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,7 +190,7 @@ async fn read_head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<O
 fn response(answer: &Answer, is_head: bool) -> Vec<u8> {
     let mut text = format!("HTTP/1.1 {} X\r\nContent-Length: {}\r\n", answer.status, answer.body.len());
     for (name, value) in &answer.headers {
-        text += &format!("{name}: {value}\r\n");
+        let _ = write!(text, "{name}: {value}\r\n");
     }
     text += "\r\n";
     if !is_head {
