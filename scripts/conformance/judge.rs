@@ -1,7 +1,7 @@
 //! Verdicts from exchanges alone. Between a request and its response nobody knows when the limiter decided, so a limiter is only
 //! blamed for what is wrong at any moment in between.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::behaviour::{Outcome, Verdict};
 use super::exchange::{Decision, Exchange, count};
@@ -81,10 +81,31 @@ pub(crate) fn against_exact_log(exchanges: &[Exchange], rate: Rate) -> (usize, u
     (over, under)
 }
 
+/// How many requests at these moments an exact log admits.
+fn logged(mut moments: Vec<Instant>, rate: Rate) -> usize {
+    moments.sort();
+    let mut log: Vec<Instant> = Vec::new();
+    for moment in moments {
+        // As long as the last N are within the window, there is no room.
+        let oldest = log.len().checked_sub(rate.quota).map(|at| log[at]);
+        if oldest.is_none_or(|oldest| moment - oldest >= rate.window) {
+            log.push(moment);
+        }
+    }
+    log.len()
+}
+
+/// By which share the number of admitted requests differs from that of an exact log, wherever each was decided.
+pub(crate) fn difference(exchanges: &[Exchange], rate: Rate) -> f64 {
+    let admitted = exchanges.iter().filter(|exchange| exchange.is_admitted()).count();
+    let sent = logged(exchanges.iter().map(|exchange| exchange.sent).collect(), rate);
+    let received = logged(exchanges.iter().map(|exchange| exchange.received).collect(), rate);
+    let nearest = admitted.clamp(sent.min(received), sent.max(received));
+    admitted.abs_diff(nearest) as f64 / nearest.max(1) as f64
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::super::exchange::Response;
     use super::*;
 
@@ -126,6 +147,17 @@ mod tests {
     fn a_pass_needs_pressure() {
         assert_eq!(verdict(Algorithm::Log, &[(0, 1, true), (1, 2, true)]), Verdict::Undecided);
         assert_eq!(verdict(Algorithm::Log, &[(0, 1, true), (1, 2, true), (2, 3, false)]), Verdict::Passed);
+    }
+
+    #[test]
+    fn numbers_are_compared_with_those_of_a_log() {
+        let compared = |times: &[_]| (difference(&exchanges(times), RATE) * 100.0) as u32;
+        assert_eq!(compared(&[(0, 1, true), (10, 11, true), (20, 21, false), (1002, 1003, true)]), 0);
+        assert_eq!(compared(&[(0, 1, true), (10, 11, true), (20, 21, true)]), 50);
+        assert_eq!(compared(&[(0, 1, true), (10, 11, false), (20, 21, false)]), 50);
+        // The third one passes if it was decided when its response came.
+        assert_eq!(compared(&[(0, 10, true), (20, 21, true), (999, 1015, false)]), 0);
+        assert_eq!(compared(&[(0, 10, true), (20, 21, true), (999, 1015, true)]), 0);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Instance {
 /// Bytes that the limiter's processes hold now.
 pub(crate) type Memory = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
-/// How far a limiter may be from the exact log, as shares of all decisions.
+/// How far the number of admitted requests may be from that of the exact log, as a share of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tolerance {
     pub(crate) mean: f64,
