@@ -54,6 +54,9 @@ pub(crate) struct Arguments {
     /// How many keys the behaviours of memory use
     #[arg(long, default_value_t = 1_000_000)]
     keys: usize,
+    /// After how many seconds the limiter forgets keys that do not come back; by default after 2.5 windows
+    #[arg(long, value_name = "SECONDS")]
+    idle: Option<u32>,
     /// The most memory for each key, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1024)]
     most_bytes: u64,
@@ -112,6 +115,7 @@ impl Arguments {
             log: self.log.clone(),
             memory: (!pids.is_empty()).then(|| Arc::new(move || memory::resident(&pids)) as _),
             keys: self.keys,
+            idle: self.idle.map_or(rate.window.mul_f64(2.5), |seconds| Duration::from_secs(seconds.into())),
             most_bytes: self.most_bytes,
             most_cost: Duration::from_micros(self.most_cost),
             tolerance: Tolerance {

@@ -23,8 +23,8 @@ pub(crate) const ALL: &[Behaviour] = &[
     Behaviour {
         id: "idle-keys",
         group: Group::Forget,
-        sentence: "Keys that do not come back are forgotten.",
-        measure: "`--keys` new keys, a pause of 2.5 windows, and as many other ones: the memory grows again by at most half of the \
+        sentence: "Keys that do not come back are forgotten after `--idle`.",
+        measure: "`--keys` new keys, a pause of `--idle`, and as many other ones: the memory grows again by at most half of the \
                   first growth, or by less than 2 MB",
         source: "https://github.com/networknt/light-4j/pull/2309: a map of clients that only grew",
         why: "A limiter that never forgets ends when the memory does",
@@ -82,7 +82,7 @@ async fn idle_keys(target: &Target) -> io::Result<Outcome> {
     let before = held(target)?;
     let keys = many_keys(target, target.keys, None).await?;
     let first = held(target)? - before;
-    sleep(target.windows(2.5)).await;
+    sleep(target.idle).await;
     many_keys(target, target.keys, None).await?;
     let second = held(target)? - before - first;
     let figure =

@@ -45,6 +45,8 @@ pub(crate) struct Target {
     pub(crate) memory: Option<Memory>,
     /// How many keys the behaviours of memory use.
     pub(crate) keys: usize,
+    /// After which time without requests a key may be forgotten.
+    pub(crate) idle: Duration,
     pub(crate) most_bytes: u64,
     pub(crate) most_cost: Duration,
     pub(crate) tolerance: Tolerance,

@@ -58,6 +58,7 @@ fn target(server: &Server, log: &Path) -> Arc<Target> {
         log: Some(log.to_owned()),
         memory: Some(Arc::new(move || Ok(limiter.lock().unwrap().memory()))),
         keys: 96,
+        idle: WINDOW.mul_f64(1.5),
         most_bytes: 200_000,
         most_cost: Duration::from_millis(5),
         tolerance: Tolerance { mean: 0.05, worst: 0.1 },
@@ -195,4 +196,12 @@ fn the_page_is_what_the_program_says() {
         page == written || std::env::var_os("UPDATE").is_some(),
         "UPDATE=1 cargo test --test it limitspec writes {path}"
     );
+}
+
+#[test]
+fn the_comparison_has_all_behaviours() {
+    let page = include_str!("../../docs/comparison.md");
+    let rows: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next()).collect();
+    let behaviours: Vec<_> = suite::behaviours().map(|behaviour| behaviour.id).collect();
+    assert_eq!(rows, behaviours, "scripts/comparison writes the page");
 }

