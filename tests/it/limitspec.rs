@@ -205,3 +205,39 @@ fn the_comparison_has_all_behaviours() {
     let behaviours: Vec<_> = suite::behaviours().map(|behaviour| behaviour.id).collect();
     assert_eq!(rows, behaviours, "scripts/comparison writes the page");
 }
+
+#[test]
+fn findings_name_what_is_wrong_and_what_was_left_out() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (text, code) = runtime.block_on(async {
+        let server = Server::start(Some(Fault::Unavailable)).await;
+        let url = format!("http://{}", server.instances[0]);
+        let arguments =
+            ["limitspec", "--url", &url, "--rate", "5/2s", "--only", "status,cache,memory", "--without", "cache"];
+        conformance::run(arguments.map(OsString::from)).await.unwrap()
+    });
+    assert_eq!(code, 1);
+    for expected in [
+        "status             FAIL            the status is 503",
+        "A refusal has the status 429, not 503.",
+        "cache              not applicable  --without cache",
+        "memory             not applicable  --pid is not given",
+        "burst              not applicable  not in --only",
+        "0 passed, 1 failed, 0 undecided, 50 not applicable",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn the_program_uses_nothing_of_the_gateway() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/conformance");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let sources: Vec<_> = files.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect();
+    assert!(sources.len() > 15);
+    for path in sources {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("//! ") && text.lines().count() <= 400, "{}", path.display());
+        assert!(!text.contains("gateway::") && !text.contains("extern crate"), "{}", path.display());
+    }
+}
