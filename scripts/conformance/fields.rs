@@ -121,7 +121,7 @@ async fn remaining(target: &Target) -> io::Result<Outcome> {
     let begun = Instant::now();
     let exchanges = target.exhaust(&mut client, &request).await?;
     // In the meantime, there may have been room again.
-    let is_fast = begun.elapsed() < target.step();
+    let is_fast = begun.elapsed() < target.hold();
     let admitted: Vec<_> = exchanges.iter().filter(|exchange| exchange.is_admitted()).collect();
     for (number, exchange) in (1..).zip(&admitted) {
         let Some(told) = least(&exchange.response) else {

@@ -166,7 +166,7 @@ async fn key_twice(target: &Target) -> io::Result<Outcome> {
     if !answers.iter().any(Exchange::is_admitted) {
         return Ok(Outcome::new(Verdict::Passed, figure));
     }
-    Ok(target.too_early(begun.elapsed() < target.step(), figure))
+    Ok(target.too_early(begun.elapsed() < target.hold(), figure))
 }
 
 async fn key_empty(target: &Target) -> io::Result<Outcome> {

@@ -128,6 +128,14 @@ impl Target {
         self.rate.window / u32::try_from(self.rate.quota).unwrap_or(u32::MAX)
     }
 
+    /// How long a key without room surely stays so after its first request, unless a window begins.
+    pub(crate) fn hold(&self) -> Duration {
+        match self.algorithm {
+            Algorithm::Log | Algorithm::FixedWindow => self.windows(0.99),
+            Algorithm::SlidingWindow | Algorithm::TokenBucket => self.step(),
+        }
+    }
+
     /// The verdict about a request that passed although there cannot have been room yet. `is_sure` says whether it came soon
     /// enough, if no window began in between.
     pub(crate) fn too_early(&self, is_sure: bool, figure: impl Into<String>) -> Outcome {

@@ -229,7 +229,7 @@ async fn head(target: &Target) -> io::Result<Outcome> {
     let next = client.ask(&request).await?;
     let took = begun.elapsed();
     if next.is_admitted() {
-        return Ok(target.too_early(took < target.step(), "GET was admitted after HEAD was refused"));
+        return Ok(target.too_early(took < target.hold(), "GET was admitted after HEAD was refused"));
     }
     let lacks = refused.map(|refused| lacking(&next, &refused)).unwrap_or_default();
     Ok(Outcome::check(
@@ -273,7 +273,7 @@ async fn http2_refusal(target: &Target) -> io::Result<Outcome> {
     let first = exchanges.into_iter().next_back().ok_or_else(|| io::Error::other("nothing was refused"))?;
     let second = target.http2(&[request]).await?.remove(0);
     if second.is_admitted() {
-        return Ok(target.too_early(begun.elapsed() < target.step(), "the request in HTTP/2 was admitted"));
+        return Ok(target.too_early(begun.elapsed() < target.hold(), "the request in HTTP/2 was admitted"));
     }
     let lacks = lacking(&first, &second);
     let [one, other] = [&first, &second].map(|exchange| exchange.response.status);
