@@ -101,6 +101,7 @@ mod leases;
 mod letter;
 mod life;
 mod limits;
+mod limitspec;
 mod listeners;
 mod locations;
 mod log_reader;
