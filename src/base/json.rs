@@ -9,11 +9,13 @@ mod bytes;
 mod kept;
 mod levels;
 mod number;
+mod state;
 mod visit;
 
 use bytes::{escaped, is_of_word, plain_length, with_digit, word_length};
 use kept::Kept;
 use levels::Levels;
+use state::State;
 
 pub use number::{count, is_number, normal};
 pub use visit::{Kind, Visit};
@@ -42,33 +44,6 @@ pub struct Reader {
     code: u32,
     /// The first half of a pair of surrogates.
     high: Option<u32>,
-}
-
-#[derive(Clone, Copy, Default, PartialEq)]
-enum State {
-    /// A value must come.
-    #[default]
-    Value,
-    /// A value, or the end of an array.
-    FirstItem,
-    /// A name, or the end of an object.
-    FirstName,
-    Name,
-    Colon,
-    /// A comma, or the end of an array.
-    NextItem,
-    /// A comma, or the end of an object.
-    NextMember,
-    /// Only white space may come.
-    Done,
-    /// Something else came after the value.
-    Trailing,
-    String,
-    Escape,
-    /// The digits of `\u0000`.
-    Unicode,
-    Word,
-    Broken,
 }
 
 impl Reader {

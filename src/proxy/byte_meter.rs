@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 
 use http_body::{Body, SizeHint};
 use smallvec::SmallVec;
@@ -37,6 +37,8 @@ struct Meter {
     limits: Vec<ByteLimit>,
     request: Flow,
     response: Flow,
+    /// By direction: whom to wake when the other one has taken the answer of the store for which both wait.
+    waiting: [Option<Waker>; 2],
     /// The refusal that has cut a body.
     refused: Option<Reply>,
 }
@@ -115,7 +117,12 @@ impl Meter {
         flow.expected = flow.expected.max(passed);
         let (request, response) = (self.request, self.response);
         let polled = self.growth.poll(cx, &mut self.limits, |limit| limit.needed(request, response));
-        if let Err(refused) = ready!(polled) {
+        let Poll::Ready(polled) = polled else {
+            self.waiting[direction as usize] = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        self.wake_other(direction);
+        if let Err(refused) = polled {
             let is_over = |place| refused.verdicts.iter().any(|(of, verdict)| Some(*of) == place && !verdict.admitted);
             let over = self.limits.iter().filter(|limit| is_over(limit.open.place()));
             over.for_each(|limit| self.growth.counters(&limit.metrics).bytes.cut.one());
@@ -129,6 +136,11 @@ impl Meter {
             self.growth.settle_spent(&mut limit.open, cost);
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn wake_other(&mut self, direction: Direction) {
+        self.waiting[direction as usize] = None;
+        self.waiting.iter_mut().filter_map(Option::take).for_each(Waker::wake);
     }
 
     /// Asks for a response before its head is sent. Limits that only report refuse nothing.
@@ -199,8 +211,8 @@ impl ByteMeter {
         // The decision has reserved the length that the head states.
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
         let request = Flow { passed: 0, expected: length.unwrap_or(0) };
-        let (response, refused) = Default::default();
-        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, request, response, refused })));
+        let (response, waiting, refused) = Default::default();
+        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, request, response, waiting, refused })));
         *body = body.take().map(|body| body.through(meter.gate(Direction::Request)));
         Some(meter)
     }
@@ -247,6 +259,15 @@ impl ByteMeter {
 }
 
 struct Gate(ByteMeter, Direction);
+
+impl Drop for Gate {
+    /// The other direction may have to wait for an answer of the store that this one was to take.
+    fn drop(&mut self) {
+        if let Ok(mut meter) = self.0.0.try_borrow_mut() {
+            meter.wake_other(self.1);
+        }
+    }
+}
 
 impl BodyGate for Gate {
     fn poll_pass(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<Result<(), Exhausted>> {

@@ -113,6 +113,14 @@ cost = { request_header = "x-cost" }
 key = "client-ip"
 rates = ["1/s"]
 cost = { response_header = "x-cost", reserve = 1 }
+[limits.b]
+key = "client-ip"
+rates = ["1MiB/s"]
+cost = { bytes = "both" }
+[limits.e]
+key = "client-ip"
+rates = ["1/s"]
+cost = { elements = true }
 [limits.o]
 key = "descriptor:remote_address"
 rates = ["1/s"]

@@ -1,11 +1,13 @@
 //! Costs in bytes of uploads, and of both directions together, in HTTP/1.1 and HTTP/2.
 
+use std::io::Write;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::bytes::{files, left, limit, start};
 use crate::harness::http2::{END_STREAM, PADDED, RawHttp2, Reaction, frame, get, headers, kind};
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{Client, Gateway, Upstream, Wire, every_store, reply, until};
+use crate::harness::{Client, Framing, Gateway, Upstream, Wire, every_store, reply, until};
 
 const REQUEST: &str = "bytes = \"request\"";
 const CUT: &str = "bytes = \"request\", reserve = \"2KiB\", on_exhausted = \"cut\"";
@@ -193,5 +195,33 @@ fn bytes_of_an_upstream_that_speaks_http2_are_counted_alike() {
         assert_eq!(gateway.used("l", "%2F*"), 700, "{store}");
         // The echo states no length, so all that the limit allows is reserved at once.
         assert_eq!((client.get(&path).status, gateway.used("l", "%2F*")), (429, 700));
+    });
+}
+
+#[test]
+fn both_directions_go_on_while_each_waits_for_the_store() {
+    const PIECES: usize = 300;
+    let upstream = Upstream::raw(|mut wire, _| {
+        let (_, headers) = wire.head().unwrap().unwrap();
+        let framing = headers.framing(Framing::UntilClose).unwrap();
+        let mut answer = wire.stream().try_clone().unwrap();
+        answer.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        let mut echo = |piece: &[u8]| piece.iter().for_each(|_| answer.write_all(b"1\r\n+\r\n").unwrap());
+        wire.body(framing, &mut echo).unwrap();
+        answer.write_all(b"0\r\n\r\n").unwrap();
+    });
+    every_store(|store| {
+        let gateway = start(store, "1MiB", "bytes = \"both\", reserve = \"1B\", on_exhausted = \"cut\"", &upstream);
+        let mut client: Client = gateway.client();
+        let mut body = client.wire.stream().try_clone().unwrap();
+        client.send("PUT /0 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let sending = thread::spawn(move || {
+            (0..PIECES).for_each(|_| body.write_all(b"1\r\nx\r\n").unwrap());
+            body.write_all(b"0\r\n\r\n").unwrap();
+        });
+        assert_eq!(client.response(false).body.len(), PIECES, "neither direction waits for ever, {store}");
+        sending.join().unwrap();
+        let charged = || gateway.used("l", "%2F*") == 2 * PIECES as u64;
+        until("both directions are charged", Duration::from_secs(20), charged);
     });
 }

@@ -109,6 +109,7 @@ mod long_keys;
 mod lookups;
 mod loops;
 mod malformed;
+mod mcp;
 mod meanings;
 mod memory;
 mod messages;

@@ -94,7 +94,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
         (header(&cost::request_header), header(&cost::response_header));
     let (tokens, bytes) = (table.field(&cost::tokens), table.field(&cost::bytes));
-    let counts_elements = table.read(&cost::elements);
+    let counts_elements = table.given(&cost::elements) == Some(true);
     let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
     let named = sources.into_iter().filter(|key| table.field(key).is_some()).count();
     match named + usize::from(bytes.is_some()) + usize::from(counts_elements) {

@@ -99,7 +99,7 @@ tables! {
         /// sizes (docs/bytes.md).
         bytes: CountedBytes = words(&CountedBytes::WORDS) => "response";
         /// Charges the number of items if the body is a JSON array, such as a batch of JSON-RPC or GraphQL, otherwise 1.
-        elements: bool = flag(), false;
+        elements: bool = flag() => true;
         /// Charges the tokens that a language model reports: `"auto"` for OpenAI, Anthropic and Gemini; for other APIs,
         /// where they report them.
         tokens: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Table(&usage::TABLE)])) => "auto";

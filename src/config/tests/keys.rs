@@ -111,6 +111,10 @@ headers = "openai"
 key = "client-ip"
 rates = ["10GiB/d", "1.5MiB/s"]
 cost = { bytes = "both", reserve = "64KiB", on_exhausted = "cut" }
+[limits.elements]
+key = "client-ip"
+rates = ["10/s"]
+cost = { elements = true }
 
 [limits.e]
 key = "json:/a/b~1c"

@@ -290,11 +290,14 @@ impl RateSelector {
         self.tier.iter_mut().for_each(|tier| tier.set_element(index));
     }
 
-    /// What was selected, or what the proxy has sent instead.
+    /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.
     pub(super) fn or_sent<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        match &self.sent {
-            Some(sent) => sent.instead_of(selected),
-            None => selected,
+        match (&self.sent, selected) {
+            (Some(SentRate::Rates(rates)), SelectedRates::Rates(..)) => {
+                SelectedRates::Rates(RateSet::Quota(rates), rates.limit())
+            }
+            (Some(SentRate::Nothing), SelectedRates::Rates(..)) => SelectedRates::Block,
+            (_, selected) => selected,
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::{RateSet, SelectedRates};
 use crate::limit::{Limit, Rate, Strategy};
 use crate::request::descriptors::messages::RateLimitOverride;
 use crate::sources::quotas::QuotaRates;
@@ -31,16 +30,5 @@ impl SentRate {
         let rate = strategy.map_or(Ok(rate.clone()), |strategy| rate.with_strategy(strategy)).ok()?;
         let part = rate.part(gateways.unwrap_or(1));
         Some(Self::Rates(Arc::new(QuotaRates::new(0, Arc::new(Limit::new(limit.name(), &[part]))))))
-    }
-
-    /// What applies instead of what was `selected`. A key that is exempt or blocked stays so.
-    pub(super) fn instead_of<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        match (self, selected) {
-            (Self::Rates(rates), SelectedRates::Rates(..)) => {
-                SelectedRates::Rates(RateSet::Quota(rates), rates.limit())
-            }
-            (Self::Nothing, SelectedRates::Rates(..)) => SelectedRates::Block,
-            (_, selected) => selected,
-        }
     }
 }
