@@ -1,13 +1,16 @@
 //! Costs in bytes of uploads, and of both directions together, in HTTP/1.1 and HTTP/2.
 
 use std::io::Write;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bytes::{files, left, limit, start};
+use rustix::process::Signal;
+
+use crate::bytes::{PATIENCE, files, left, limit, start};
 use crate::harness::http2::{END_STREAM, PADDED, RawHttp2, Reaction, frame, get, headers, kind};
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{Client, Framing, Gateway, Upstream, Wire, every_store, reply, until};
+use crate::harness::{Client, Framing, Gateway, Software, Upstream, Wire, every_store, reply, until, with_each_server};
 
 const REQUEST: &str = "bytes = \"request\"";
 const CUT: &str = "bytes = \"request\", reserve = \"2KiB\", on_exhausted = \"cut\"";
@@ -198,30 +201,41 @@ fn bytes_of_an_upstream_that_speaks_http2_are_counted_alike() {
     });
 }
 
-#[test]
-fn both_directions_go_on_while_each_waits_for_the_store() {
-    const PIECES: usize = 300;
-    let upstream = Upstream::raw(|mut wire, _| {
+/// Both directions of a request wait for the same answer of the store.
+fn both_directions_go_on_when_the_store_answers(software: Software) {
+    let server = software.start();
+    let (tell, told) = mpsc::channel();
+    let (go, begin) = mpsc::channel::<()>();
+    let (tell, begin) = (Mutex::new(tell), Mutex::new(begin));
+    let upstream = Upstream::raw(move |mut wire, _| {
         let (_, headers) = wire.head().unwrap().unwrap();
         let framing = headers.framing(Framing::UntilClose).unwrap();
         let mut answer = wire.stream().try_clone().unwrap();
         answer.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
-        let mut echo = |piece: &[u8]| piece.iter().for_each(|_| answer.write_all(b"1\r\n+\r\n").unwrap());
-        wire.body(framing, &mut echo).unwrap();
-        answer.write_all(b"0\r\n\r\n").unwrap();
-    });
-    every_store(|store| {
-        let gateway = start(store, "1MiB", "bytes = \"both\", reserve = \"1B\", on_exhausted = \"cut\"", &upstream);
-        let mut client: Client = gateway.client();
-        let mut body = client.wire.stream().try_clone().unwrap();
-        client.send("PUT /0 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
-        let sending = thread::spawn(move || {
-            (0..PIECES).for_each(|_| body.write_all(b"1\r\nx\r\n").unwrap());
-            body.write_all(b"0\r\n\r\n").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.lock().unwrap().recv().unwrap();
+                answer.write_all(b"1\r\n+\r\n").unwrap();
+            });
+            wire.body(framing, &mut |_| tell.lock().unwrap().send(()).unwrap()).unwrap();
         });
-        assert_eq!(client.response(false).body.len(), PIECES, "neither direction waits for ever, {store}");
-        sending.join().unwrap();
-        let charged = || gateway.used("l", "%2F*") == 2 * PIECES as u64;
-        until("both directions are charged", Duration::from_secs(20), charged);
+        wire.write(b"0\r\n\r\n").unwrap();
     });
+    let store = server.store_with("on_error = \"reject\"\ntimeout = \"10s\"");
+    let gateway = start(&store, "1MiB", "bytes = \"both\", reserve = \"1B\", on_exhausted = \"cut\"", &upstream);
+    let mut client: Client = gateway.client();
+    client.send("PUT /0 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+    told.recv_timeout(PATIENCE).expect("the first byte has room");
+    server.signal(Signal::STOP);
+    client.send("1\r\nx\r\n");
+    go.send(()).unwrap();
+    // Nothing shows that both wait. If one of them is late, it asks on its own.
+    thread::sleep(Duration::from_millis(500));
+    server.signal(Signal::CONT);
+    told.recv_timeout(PATIENCE).expect("the request goes on");
+    client.send("0\r\n\r\n");
+    assert_eq!(client.response(false).body, b"+", "the response goes on");
+    until("both directions are charged", PATIENCE, || gateway.used("l", "%2F*") == 3);
 }
+
+with_each_server! { both_directions_go_on_when_the_store_answers }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::{Client, Gate, Gateway, Received, Response, Upstream, Wire, every_store, reply, until};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The number at the end of a target.
 fn number(request: &Received) -> usize {
