@@ -155,7 +155,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     inherited.warn_of_rest();
     listeners.apply(plan);
     summary::log(&config);
-    let shared = Arc::new(SharedState::new(workers, upstream_connections).with_partitions()?);
+    let shared = Arc::new(SharedState::new(workers, upstream_connections));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);

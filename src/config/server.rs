@@ -62,7 +62,7 @@ pub struct Server {
     /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
     pub paths: PathRules,
-    /// `None` if gateways have none in common.
+    /// `None` if no partition keys are sent.
     pub partition_secret: Option<PartitionSecret>,
     /// `None` if requests are never shed.
     pub shed: Option<Shed>,
@@ -185,9 +185,8 @@ tables! {
         escaped_slashes: EscapedSlashes = words(&[
             ("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode),
         ]), "reject";
-        /// The secret from which the partition keys (`pk`) in `RateLimit` are made: at least 16 characters, or `env:NAME` or
-        /// `file:PATH`. With one secret, all gateways name a counter alike, also after a restart (docs/limits.md). Without
-        /// it, each process makes its own, and gateways with a shared store send no partition keys.
+        /// Sends partition keys (`pk`) in `RateLimit`, which are made from this secret: at least 16 characters, or `env:NAME`
+        /// or `file:PATH`. All gateways with the same secret name a counter alike, also after a restart (docs/limits.md).
         partition_secret: () = text() => "env:PARTITION_SECRET";
         /// TLS for clients; without this table, listeners speak plain HTTP.
         tls: () = shaped(Shape::Table(&tls::keys::TABLE));

@@ -240,7 +240,7 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
-            let headers = RateLimitHeaders::new(told, shared.partition_secret(config));
+            let headers = RateLimitHeaders::new(told, config.server.partition_secret);
             let limits = RouteLimits::new(limits, headers);
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use sfv::{BareItem, List, ListEntry, Parser};
 
-use crate::decisions;
 use crate::envoy::{self, Caller};
 use crate::harness::{Client, Gateway, Response, Software, limited, run};
 
@@ -30,9 +29,13 @@ fn by_key(more: &str) -> String {
     limited("header:x-key", "2/d", more)
 }
 
+fn start(config: &str) -> Gateway {
+    Gateway::with_server(SECRET, config)
+}
+
 #[test]
 fn it_names_the_counter_whether_the_request_passes_or_not() {
-    let gateway = Gateway::start(&by_key(""));
+    let gateway = start(&by_key(""));
     let mut client = gateway.client();
     let mut ask = |key: &str| client.get_with("/", format!("X-Key: {key}\r\n"));
     // All on one connection, as a proxy sends them, so that a refusal may be repeated.
@@ -49,15 +52,15 @@ fn it_names_the_counter_whether_the_request_passes_or_not() {
 
 #[test]
 fn what_all_share_has_none() {
-    let gateway = Gateway::start(&limited("global", "9/d", ""));
+    let gateway = start(&limited("global", "9/d", ""));
     assert_eq!(pk(&gateway.client().get("/")), None);
-    let gateway = Gateway::start(&by_key(""));
+    let gateway = start(&by_key(""));
     assert_eq!(pk(&gateway.client().get("/")), None, "it has no key");
     // An invented key counts as none.
     let folder = tempfile::tempdir().unwrap();
     let known = folder.path().join("keys.txt");
     std::fs::write(&known, "real\n").unwrap();
-    let gateway = Gateway::start(&by_key(&format!("known_keys = {known:?}")));
+    let gateway = start(&by_key(&format!("known_keys = {known:?}")));
     let mut client = gateway.client();
     let mut ask = |key: &str| pk(&client.get_with("/", format!("X-Key: {key}\r\n")));
     assert!(ask("real").is_some() && ask("invented").is_none());
@@ -69,43 +72,36 @@ fn the_same_key_of_another_limit_cannot_be_recognized() {
     let route = |path: &str, limit: &str| {
         format!("[[routes]]\npath = \"{path}\"\nlimits = [\"{limit}\"]\nrespond = {{ status = 200 }}\n")
     };
-    let gateway =
-        Gateway::start(&(limit("one", "9/d") + &limit("two", "9/d") + &route("/1", "one") + &route("/2", "two")));
+    let gateway = start(&(limit("one", "9/d") + &limit("two", "9/d") + &route("/1", "one") + &route("/2", "two")));
     let mut client = gateway.client();
     let keys = ["/1", "/2", "/1"].map(|path| pk(&client.get(path)).unwrap());
     assert!(keys[0] != keys[1] && keys[0] == keys[2], "{keys:?}");
 }
 
 #[test]
-fn a_reload_keeps_it_and_another_process_has_another() {
-    let ask = |gateway: &Gateway| pk(&gateway.client().get_with("/", "X-Key: a\r\n")).unwrap();
+fn it_is_sent_only_with_a_secret_and_depends_on_it() {
+    let ask = |gateway: &Gateway| pk(&gateway.client().get_with("/", "X-Key: a\r\n"));
     let gateway = Gateway::start(&by_key(""));
-    let before = ask(&gateway);
-    gateway.reload_and_wait("", &by_key("status = 503"));
-    assert_eq!(ask(&gateway), before);
-    assert_ne!(ask(&Gateway::start(&by_key(""))), before, "nobody can compute it from the key alone");
-    // With a common secret, all processes agree; a reload may bring it.
+    assert_eq!(ask(&gateway), None);
     gateway.reload_and_wait(SECRET, &by_key(""));
     let common = ask(&gateway);
-    assert_ne!(common, before);
-    assert_eq!(ask(&Gateway::with_server(SECRET, &by_key(""))), common);
+    assert!(common.is_some());
+    assert_eq!(ask(&start(&by_key(""))), common, "another process");
     let other = Gateway::with_server("partition_secret = \"one that nobody guesses.\"", &by_key(""));
-    assert_ne!(ask(&other), common);
+    assert!(ask(&other).is_some_and(|other| Some(other) != common));
     let shown = gateway.admin("/api/config").text().to_owned();
     assert!(shown.contains("partition_secret") && !shown.contains("nobody guesses"), "{shown}");
 }
 
 #[test]
-fn gateways_with_a_shared_store_send_it_only_if_they_agree() {
+fn gateways_with_a_shared_store_agree() {
     let server = Software::Memcached.start();
     let config = server.store_with("strict = true\non_error = \"reject\"\ntimeout = \"5s\"") + &by_key("");
     let ask = |gateway: &Gateway| {
         let response = gateway.client().get_with("/", "X-Key: a\r\n");
         (pk(&response), response.headers.must("ratelimit").split("r=").nth(1).unwrap().starts_with('0'))
     };
-    let alone = Gateway::start(&config);
-    assert_eq!(ask(&alone).0, None);
-    let [one, other] = [(); 2].map(|()| Gateway::with_server(SECRET, &config));
+    let [one, other] = [(); 2].map(|()| start(&config));
     let (first, second) = (ask(&one), ask(&other));
     assert!(first.0.is_some() && first.0 == second.0, "{first:?} {second:?}");
     assert!(second.1, "they count together");
@@ -113,7 +109,8 @@ fn gateways_with_a_shared_store_send_it_only_if_they_agree() {
 
 #[test]
 fn other_proxies_get_that_of_the_client() {
-    let gateway = decisions::deciding("", &by_key(""));
+    let server = format!("listen = []\ntrusted_proxies = [\"127.0.0.1/32\"]\n{SECRET}");
+    let gateway = Gateway::with_server(&server, &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{}", by_key("")));
     let mut asker = Client::connect(gateway.decisions());
     let mut ask = |key: &str| {
         pk(&asker.get_with("/", format!("X-Original-Method: GET\r\nX-Original-URI: /\r\nX-Key: {key}\r\n"))).unwrap()
@@ -122,7 +119,7 @@ fn other_proxies_get_that_of_the_client() {
     assert!(keys[0] != keys[1] && keys.iter().all(|key| [&keys[0], &keys[1]].contains(&key)), "{keys:?}");
     assert!(keys[0] == keys[8] && keys[1] == keys[7]);
     let limit = "[limits.l]\nkey = \"descriptor:k\"\nrates = [\"1/d\"]\n";
-    let gateway = envoy::deciding("", &format!("{}{limit}", envoy::rule("k = \"*\"", "[\"l\"]")));
+    let gateway = envoy::deciding(SECRET, &format!("{}{limit}", envoy::rule("k = \"*\"", "[\"l\"]")));
     let mut caller = Caller::connect(gateway.decisions());
     let mut ask = |key: &str| {
         let answer = caller.ask(&[(&[("k", key)], None)]);
@@ -135,7 +132,7 @@ fn other_proxies_get_that_of_the_client() {
 #[test]
 fn styles_without_it_and_commands_that_only_look_do_not_show_it() {
     for style in ["github", "none", "openai"] {
-        let gateway = Gateway::start(&by_key(&format!("headers = \"{style}\"")));
+        let gateway = start(&by_key(&format!("headers = \"{style}\"")));
         for _ in 0..3 {
             let response = gateway.client().get_with("/", "X-Key: a\r\n");
             assert!(
@@ -151,11 +148,11 @@ fn styles_without_it_and_commands_that_only_look_do_not_show_it() {
         let output = run(&["explain", "--config", path.to_str().unwrap(), "-H", "X-Key: a", "http://a/"]);
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(!explain(&by_key("")).contains("pk="), "only a running process has a secret");
+    assert!(!explain(&by_key("")).contains("pk="));
     let config = format!("[server]\n{SECRET}\n{}", by_key(""));
     let shown = explain(&config);
     let line = shown.lines().find_map(|line| line.trim().strip_prefix("ratelimit: ")).unwrap();
-    let running = Gateway::with_server(SECRET, &by_key(""));
+    let running = start(&by_key(""));
     assert_eq!(pk_in(line), pk(&running.client().get_with("/", "X-Key: a\r\n")));
 }
 

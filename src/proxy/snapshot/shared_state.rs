@@ -1,7 +1,6 @@
 //! What outlives a reload: the counters of routes, limits and upstreams, and the connections in their pools.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -11,8 +10,6 @@ use parking_lot::Mutex;
 use super::Snapshot;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
-use crate::base::partition::PartitionSecret;
-use crate::config::{Config, Store};
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
@@ -43,8 +40,6 @@ pub struct SharedState {
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) strikes: Arc<Strikes>,
-    /// This process's own; `None` if it sends no responses.
-    partition_secret: Option<PartitionSecret>,
 }
 
 impl SharedState {
@@ -67,23 +62,7 @@ impl SharedState {
             concurrency: Arc::default(),
             wait_queues: Arc::default(),
             strikes: Arc::default(),
-            partition_secret: None,
         }
-    }
-
-    /// Lets responses have partition keys of this process, which stay the same until it ends.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
-    pub fn with_partitions(self) -> io::Result<Self> {
-        Ok(Self { partition_secret: Some(PartitionSecret::random()?), ..self })
-    }
-
-    /// The secret of partition keys. Without a common one, a gateway with a shared store has none: to clients, its counters
-    /// would look like others than those of the next gateway.
-    pub(super) fn partition_secret(&self, config: &Config) -> Option<PartitionSecret> {
-        let own = || self.partition_secret.filter(|_| matches!(config.store, Store::Memory { .. }));
-        config.server.partition_secret.or_else(own)
     }
 
     pub fn held(&self) -> usize {
