@@ -89,7 +89,12 @@ impl<'a> Inspection<'a> {
             _ => Form::AlmostJson,
         };
         match form {
-            Form::Other => Inspected { form, ..Said::new(said.pointers, said.api).text_only(length) },
+            Form::Other => {
+                // A lenient server may still read the items of a broken array.
+                let count = said.found.count();
+                let elements = said.follower.is_divided().then(|| Elements { each: Vec::new(), count });
+                Inspected { form, elements, ..Said::new(said.pointers, said.api).text_only(length) }
+            }
             _ if is_begun => Inspected { form, usage_patches: None, ..said.text_only(length) },
             _ => said.result(form),
         }

@@ -195,8 +195,10 @@ fn requests_that_come_after_an_override_or_a_reset_do_not_wait_for_the_old_time(
             let (gateway, _upstream) = delaying(store, "1/m burst 1", "max_delay = \"5m\"");
             assert_eq!(gateway.client().get_with("/", "X-Key: k\r\n").status, 200, "{store}");
             let mut held = [(); 2].map(|()| gateway.client());
-            held.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\nX-Key: k\r\n\r\n"));
-            until("both are held", Duration::from_secs(10), || decisions(&gateway, "l", "delayed") == 2);
+            for (client, count) in held.iter_mut().zip(1..) {
+                client.send("GET / HTTP/1.1\r\nHost: h\r\nX-Key: k\r\n\r\n");
+                until("it is held", Duration::from_secs(10), || decisions(&gateway, "l", "delayed") == count);
+            }
             let begun = Instant::now();
             let admin = gateway.admin;
             let request =

@@ -101,8 +101,8 @@ fn the_metrics_say_how_much_has_passed_and_what_was_cut() {
     client.closed();
     gateway.wait_log("the cut", |line| line["reason"] == "bytes_exhausted");
     let of = |name: &str| gateway.metric(&format!("gateway_limit_{name}"));
-    assert_eq!(of("bytes_total{limit=\"l\",of=\"request\"}"), Some(100.0));
-    assert_eq!(of("bytes_total{limit=\"l\",of=\"response\"}"), Some(9300.0));
+    assert_eq!(of("bytes_total{limit=\"l\",direction=\"request\"}"), Some(100.0));
+    assert_eq!(of("bytes_total{limit=\"l\",direction=\"response\"}"), Some(9300.0));
     assert_eq!(of("bodies_cut_total{limit=\"l\"}"), Some(1.0));
     assert_eq!(of("decisions_total{limit=\"l\",decision=\"rejected\"}"), Some(1.0));
 }

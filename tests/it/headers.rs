@@ -240,7 +240,7 @@ path = "/*"
 limits = ["a.b_C-1", "bucket", "flights", "trial"]
 respond = { status = 200 }
 "#;
-    let gateway = Gateway::start(limits);
+    let gateway = Gateway::with_server("partition_secret = \"one that nobody guesses\"", limits);
     let mut client = gateway.client();
     let answers = [client.get("/"), client.get("/")];
     let lines = ["ratelimit-policy", "ratelimit"].map(|name| answers[1].headers.joined(name)).to_vec();

@@ -89,10 +89,12 @@ impl Everything {
              [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\nban = {{ after = 100 }}\n\
              [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
              [limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = {{ tokens = \"auto\" }}\n\
+             [limits.bytes]\nkey = \"global\"\nrates = [\"1GiB/d\"]\ncost = {{ bytes = \"response\" }}\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
              [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
              [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\
              [[routes]]\npath = \"/tokens\"\nlimits = [\"tokens\"]\nupstream = \"up\"\n\
+             [[routes]]\npath = \"/bytes\"\nlimits = [\"bytes\"]\nupstream = \"up\"\n\
              [[routes]]\npath = \"/away\"\nupstream = \"away\"\n",
             issuer.address(),
             plans.address(),
@@ -224,9 +226,10 @@ fn samples(gateway: &Gateway) -> Vec<Sample> {
 }
 
 /// The meaning of each label, in all metrics: its possible values, or `None` if they come from the configuration.
-const LABELS: [(&str, Option<&[&str]>); 20] = [
+const LABELS: [(&str, Option<&[&str]>); 21] = [
     ("certificate", None),
     ("decision", None),
+    ("direction", Some(&["request", "response"])),
     ("error", None),
     ("jwt", None),
     ("kind", Some(&["input", "cached", "output"])),

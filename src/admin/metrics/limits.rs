@@ -120,7 +120,7 @@ fn bytes(view: &View) -> [MetricFamily; 2] {
     let passed = |limit: &Arc<LimitMetrics>| {
         let sums: [(&str, DecisionCounter); 2] =
             [("request", |counters| &counters.bytes.requests), ("response", |counters| &counters.bytes.responses)];
-        sums.map(|(of, count)| counter(limit.decisions(count), &[("limit", &limit.name), ("of", of)]))
+        sums.map(|(of, count)| counter(limit.decisions(count), &[("limit", &limit.name), ("direction", of)]))
     };
     let cut =
         |limit: &Arc<LimitMetrics>| counter(limit.decisions(|counters| &counters.bytes.cut), &[("limit", &limit.name)]);

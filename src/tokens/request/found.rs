@@ -72,6 +72,11 @@ impl Found {
         self.repeats = false;
     }
 
+    /// How many documents have begun.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     /// The targets of keys in each document of an array, and how many documents there are.
     pub(super) fn elements(mut self, pointers: &BodyPointers) -> (Vec<Vec<PointedTo>>, usize) {
         if (1..=MAX_ELEMENTS).contains(&self.count) {
