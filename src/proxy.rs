@@ -269,7 +269,10 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    if let Some((outcome, answer)) = without_room(connection, &gateway, limits, response, &mut state, &mut record).await
+    // Boxed because it is seldom needed and would make the future of each request larger.
+    if record.byte_meter().is_some()
+        && let Some((outcome, answer)) =
+            Box::pin(without_room(connection, &gateway, limits, response, &mut state, &mut record)).await
     {
         return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
     }

@@ -182,7 +182,7 @@ pub(super) fn meter(
     cost: CostKnown,
     state: &mut DecisionState<'_>,
     response: &mut Response<ObservedBody>,
-) -> Option<TokenMeter> {
+) -> Option<Box<TokenMeter>> {
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
     let (mut request, usage) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel)?;
@@ -203,8 +203,9 @@ pub(super) fn meter(
     });
     let metered: SmallVec<_> = metered.collect();
     let worker = state.reservations.worker();
+    let headers = response.headers_mut();
     (!metered.is_empty())
-        .then(|| TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, response.headers_mut()))
+        .then(|| Box::new(TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, headers)))
 }
 
 /// Counts the bytes of the `body` and of the response, if limits do.
@@ -233,8 +234,7 @@ pub(super) async fn without_room(
     let meter = record.byte_meter()?.clone();
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let size = response.body().upstreams().filter(|_| !is_tunnel);
-    // Boxed because it is seldom needed and would make the future of each request larger.
-    let decision = Box::pin(meter.decide(limits, size, state)).await;
+    let decision = meter.decide(limits, size, state).await;
     let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last, || connection.worker.random.bits()),

@@ -179,7 +179,7 @@ async fn decide(
     let decided = deciding.run(&mut None, &mut quotas, &of_elements, &mut state, record).await;
     // It may have waited for a store or a source of quotas.
     let now = clock::now();
-    state.outcomes.append(&mut state.told);
+    state.outcomes.extend(state.told.drain(..));
     let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
             state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);

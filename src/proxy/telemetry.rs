@@ -187,8 +187,8 @@ impl RequestRecord {
         }
     }
 
-    pub fn meter(&mut self, meter: TokenMeter) {
-        self.meter = Some(Box::new(meter));
+    pub fn meter(&mut self, meter: Box<TokenMeter>) {
+        self.meter = Some(meter);
     }
 
     pub fn count_bytes(&mut self, meter: ByteMeter) {

@@ -37,7 +37,7 @@ use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
-pub use batch::{PlacedLimits, TooManyKeys, of_elements};
+pub use batch::{KeyCounter, PlacedLimits, TooManyKeys, of_elements};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
@@ -128,7 +128,7 @@ pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,
     /// The outcomes that only the proxy that asks may see, because these limits refuse nothing.
-    pub told: LimitOutcomes<'a>,
+    pub told: Vec<LimitOutcome<'a>>,
     pub asks: Asks<'a>,
     /// The places of the limits that only report, and that the request exceeds.
     pub shadowed: SmallVec<[usize; 2]>,
@@ -198,7 +198,7 @@ impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
         Self {
             outcomes: SmallVec::new(),
-            told: SmallVec::new(),
+            told: Vec::new(),
             asks: Asks::new(),
             shadowed: SmallVec::new(),
             over: SmallVec::new(),

@@ -70,7 +70,7 @@ impl Needs {
         let sources = || config.limits.iter().flat_map(Limit::sources);
         let mut headers: BTreeSet<_> = sources().filter_map(header_of).map(|name| name.as_str().to_owned()).collect();
         let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
-        let costs = config.limits.iter().filter_map(|limit| cost_header(&limit.cost));
+        let costs = config.limits.iter().filter_map(|limit| limit.cost.request_header());
         headers.extend(conditions.chain(costs).map(|name| name.as_str().to_owned()));
         if !config.server.trusted_proxies.is_empty() {
             headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(str::to_owned));
@@ -117,7 +117,7 @@ impl Needs {
         let seen = &Seen { host: seen.host || has_host, ..seen.clone() };
         let missing = limit.sources().filter(|source| !self.has(source, seen)).map(ToString::to_string);
         let cost =
-            cost_header(&limit.cost).filter(|name| !self.is_seen(name, seen)).map(|name| format!("header:{name}"));
+            limit.cost.request_header().filter(|name| !self.is_seen(name, seen)).map(|name| format!("header:{name}"));
         let mut sources: Vec<_> = missing.chain(cost).collect();
         sources.dedup();
         let is_keyless = limit.key.parts.iter().any(|part| !part.iter().any(|source| self.has(source, seen)));
@@ -139,18 +139,6 @@ fn header_of(source: &Source) -> Option<HeaderName> {
         Source::Cookie(_) => Some(header::COOKIE),
         Source::Bearer => Some(header::AUTHORIZATION),
         _ => None,
-    }
-}
-
-fn cost_header(cost: &Cost) -> Option<&HeaderName> {
-    match cost {
-        Cost::RequestHeader(name) => Some(name),
-        Cost::Fixed(_)
-        | Cost::ResponseHeader { .. }
-        | Cost::OnStatus(..)
-        | Cost::Tokens(_)
-        | Cost::Bytes(_)
-        | Cost::Elements => None,
     }
 }
 

@@ -40,6 +40,16 @@ pub enum Cost {
     Elements,
 }
 
+impl Cost {
+    /// The header of the request that states the cost, if it does.
+    pub fn request_header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::RequestHeader(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
 /// The cost is the number of bytes of bodies that pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCost {

@@ -9,11 +9,10 @@ use http_body_util::Full;
 use smallvec::SmallVec;
 
 use crate::base::clock::Time;
-use crate::base::fingerprint::Fingerprint;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::limit::{Rate, Strategy, Unit as CalendarUnit};
 use crate::proxy::worker_snapshot::{AskedLimit, Combination, WorkerSnapshot};
-use crate::request::decide::{DecisionState, LimitOutcome, LimitVerdict, RouteLimit, binding};
+use crate::request::decide::{DecisionState, KeyCounter, LimitOutcome, LimitVerdict, RouteLimit, binding};
 use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::{
     Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
@@ -28,11 +27,8 @@ pub(super) struct Question<'c> {
     /// The places for each descriptor of the call.
     pub(super) places: Vec<SmallVec<[usize; 2]>>,
     /// By place: the counter that the limit is asked for, needed if one limit is asked several times.
-    counters: SmallVec<[Option<CounterId>; 4]>,
+    counters: SmallVec<[Option<KeyCounter>; 4]>,
 }
-
-/// The counter of a descriptor within its limit: by its key, if any, and by its tier, since each tier has its own counters.
-type CounterId = (Option<Fingerprint>, Option<usize>);
 
 impl<'c> Question<'c> {
     /// Finds the limits of each descriptor. If several descriptors have the same counter, it is asked once for their total
@@ -91,10 +87,9 @@ impl<'c> Question<'c> {
     }
 }
 
-fn counter_id(limit: &RouteLimit, descriptor: &Descriptor<'_>, attributes: &RequestAttributes<'_>) -> CounterId {
+fn counter_id(limit: &RouteLimit, descriptor: &Descriptor<'_>, attributes: &RequestAttributes<'_>) -> KeyCounter {
     let attributes = RequestAttributes { descriptors: std::slice::from_ref(descriptor), ..*attributes };
-    let cache = &mut KeyCache::default();
-    (limit.key.extract(&attributes, usize::MAX, cache), limit.rates.tier(&attributes, cache))
+    limit.counter(&attributes, &mut KeyCache::default())
 }
 
 pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {

@@ -17,7 +17,7 @@ pub struct TooManyKeys;
 pub type PlacedLimits = Vec<(usize, RouteLimit)>;
 
 /// A counter within its limit: by its key, if any, and by its tier, since each tier has counters of its own.
-type CounterId = (Option<Fingerprint>, Option<usize>);
+pub type KeyCounter = (Option<Fingerprint>, Option<usize>);
 
 /// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if these suffice, because no key is in the body or all documents have the same ones.
 ///
@@ -37,8 +37,9 @@ pub fn of_elements(
         let counters = counters(limit, elements, attributes, key_cache)?;
         // A pool cannot tell whose documents it takes.
         let has_pool = counters.len() == 1 || limit.overflow.is_some_and(|pool| !limits[pool].is_in_body());
-        let of_counter = |(_, first, count): (CounterId, usize, u64)| {
-            let mut limit = limit.of_element(first);
+        let of_counter = |(_, first, count): (KeyCounter, usize, u64)| {
+            let mut limit = limit.clone();
+            limit.set_element(first);
             limit.cost = limit.cost.times(count);
             limit.overflow = limit.overflow.filter(|_| has_pool);
             (place, limit)
@@ -58,14 +59,12 @@ fn counters(
     elements: usize,
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
-) -> Result<Vec<(CounterId, usize, u64)>, TooManyKeys> {
-    let (mut key, mut rates) = (limit.key.clone(), limit.rates.clone());
-    let mut counters: Vec<(CounterId, usize, u64)> = Vec::new();
+) -> Result<Vec<(KeyCounter, usize, u64)>, TooManyKeys> {
+    let mut limit = limit.clone();
+    let mut counters: Vec<(KeyCounter, usize, u64)> = Vec::new();
     for element in 0..elements {
-        key.set_element(element);
-        rates.set_element(element);
-        // No limit of a route has this place, so the key is not cached.
-        let id = (key.extract(attributes, usize::MAX, key_cache), rates.tier(attributes, key_cache));
+        limit.set_element(element);
+        let id = limit.counter(attributes, key_cache);
         if let Some((.., count)) = counters.iter_mut().find(|(counter, ..)| *counter == id) {
             *count += 1;
         } else if counters.len() < MAX_KEYS {
@@ -83,12 +82,16 @@ impl RouteLimit {
         self.key.is_in_body() || self.rates.is_in_body()
     }
 
-    /// This limit with the key and the tier of the document with this index.
-    fn of_element(&self, index: usize) -> Self {
-        let mut limit = self.clone();
-        limit.key.set_element(index);
-        limit.rates.set_element(index);
-        limit
+    /// Reads the key and the tier in the document with this index.
+    fn set_element(&mut self, index: usize) {
+        self.key.set_element(index);
+        self.rates.set_element(index);
+    }
+
+    /// The counter of a request.
+    pub fn counter(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> KeyCounter {
+        // No limit of a route has this place, so the key is not cached.
+        (self.key.extract(attributes, usize::MAX, key_cache), self.rates.tier(attributes, key_cache))
     }
 }
 

@@ -205,8 +205,8 @@ impl<'a> DecisionState<'a> {
             };
             if let Some((need, verdict)) = shown {
                 let (profile, partition) = (self.profiles[at], route_limit.key.partition(key));
-                let list = if is_told { &mut self.outcomes } else { &mut self.told };
-                list.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
+                let outcome = LimitOutcome { place, profile, limit, partition, need, verdict, as_of };
+                if is_told { self.outcomes.push(outcome) } else { self.told.push(outcome) }
             }
         }
         self.pooled.append(&mut reply.pooled);
@@ -256,7 +256,7 @@ impl<'a> DecisionState<'a> {
         // Costs in bytes may be reserved only while the bytes pass.
         let asks = self.asks[self.decided..].iter();
         let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
-        let nothing: SmallVec<[Reserved; 1]> = nothing.map(Reserved::nothing).collect();
+        let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for reserved in reserved.into_iter().chain(nothing) {
             let place = reserved.place();
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {

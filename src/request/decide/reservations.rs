@@ -305,7 +305,7 @@ impl<'a> Reservations<'a> {
     }
 
     /// Takes the reservations that the bytes settle that pass.
-    pub fn open_bytes(&mut self) -> SmallVec<[SettledByBytes; 1]> {
+    pub fn open_bytes(&mut self) -> Vec<SettledByBytes> {
         let is_in_bytes = |pending: &mut PendingReservation<'_>| pending.is_in_bytes();
         let opened = self.pending.extract_if(.., is_in_bytes).map(|PendingReservation { costs, reserved, .. }| {
             let in_bytes = costs.into_iter().filter_map(|(place, cost, _)| match cost {

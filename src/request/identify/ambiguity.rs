@@ -18,7 +18,7 @@ use super::after_bearer;
 use super::pieces::{Pieces, Separation, name_and_value};
 use crate::base::http::header_rules::is_same_variable;
 use crate::base::letter_case::without_case;
-use crate::config::{Cost, Limit, Source};
+use crate::config::{Limit, Source};
 
 /// The sources that limits of a route read and that a request could have more than once.
 #[derive(Clone, Debug, Default)]
@@ -72,15 +72,7 @@ impl SingleSources {
         };
         others.into_iter().for_each(&mut add);
         for limit in limits {
-            let cost = match &limit.cost {
-                Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
-                Cost::Fixed(_)
-                | Cost::ResponseHeader { .. }
-                | Cost::OnStatus(..)
-                | Cost::Tokens(_)
-                | Cost::Bytes(_)
-                | Cost::Elements => None,
-            };
+            let cost = limit.cost.request_header().map(|name| Source::Header(name.clone()));
             limit.sources().chain(&cost).for_each(&mut add);
         }
         Self { rules }
