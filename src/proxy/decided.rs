@@ -216,7 +216,9 @@ pub(super) fn count_bytes(
     record: &mut RequestRecord,
     body: &mut Option<ClientBody>,
 ) {
-    if let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state) {
+    if state.reservations.counts_bytes()
+        && let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state)
+    {
         record.count_bytes(meter);
     }
 }

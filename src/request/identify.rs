@@ -53,6 +53,8 @@ pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
     shared: Fingerprint,
+    /// Whether all requests share one counter.
+    is_global: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +141,8 @@ impl KeyExtractor {
         let readers = |(at, part): (usize, &Vec<Source>)| part.iter().map(|source| reader(at, source)).collect();
         let parts = key.parts.iter().enumerate().map(readers).collect();
         let domain = Domain::new(limit);
-        Self { shared: domain.fingerprint(b""), domain, parts }
+        let is_global = key.parts.iter().flatten().all(|source| *source == Source::Global);
+        Self { shared: domain.fingerprint(b""), domain, parts, is_global }
     }
 
     /// The same extractor for the descriptor of the limit at this place.
@@ -263,8 +266,7 @@ impl KeyExtractor {
 
     /// The key if it stands for a part of all requests; `None` if all requests, or all without a key, share the counter.
     pub fn partition(&self, key: Fingerprint) -> Option<Fingerprint> {
-        let is_global = self.parts.iter().flatten().all(|reader| reader.source == Source::Global);
-        (!is_global && key != self.shared).then_some(key)
+        (!self.is_global && key != self.shared).then_some(key)
     }
 
     /// Whether clients without a key of their own share this `key`: a part lacks what tells clients apart, and no other part

@@ -253,8 +253,11 @@ impl<'a> DecisionState<'a> {
     /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         let reserved = std::mem::take(&mut reply.reserved);
-        // Costs in bytes may be reserved only while the bytes pass.
         let asks = self.asks[self.decided..].iter();
+        if reserved.is_empty() && !asks.clone().any(|ask| ask.settles) {
+            return;
+        }
+        // Costs in bytes may be reserved only while the bytes pass.
         let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for reserved in reserved.into_iter().chain(nothing) {

@@ -304,6 +304,10 @@ impl<'a> Reservations<'a> {
         settled.zip(as_of).into_iter().for_each(|(settled, as_of)| *as_of = settled);
     }
 
+    pub fn counts_bytes(&self) -> bool {
+        self.pending.iter().any(PendingReservation::is_in_bytes)
+    }
+
     /// Takes the reservations that the bytes settle that pass.
     pub fn open_bytes(&mut self) -> Vec<SettledByBytes> {
         let is_in_bytes = |pending: &mut PendingReservation<'_>| pending.is_in_bytes();
