@@ -87,11 +87,12 @@ fn gateways_with_one_secret_or_one_folder_answer_for_each_other(software: Softwa
         let left = || note(&shared, "a.test").is_some_and(|note| note.contains('.'));
         until("the answer is left", Duration::from_secs(30), left);
         let folder = &states[usize::from(!is_one_folder)];
-        // Without a secret the second gateway may order, too, and answers for itself. The test stops it before.
-        if !is_known {
-            server.set(AcmeMood::Says(403, "", "no"));
-        }
-        let second = start(folder.path(), &server.config(&["a.test"], more, &rest));
+        // Without a secret the second gateway may order, too, and answers for itself. So its authority refuses its order.
+        // That of the first one must go on looking: the first one takes its answer back when its order ends.
+        let refusing = AcmeServer::start();
+        refusing.set(AcmeMood::Says(403, "", "no"));
+        let authority = if is_known { &server } else { &refusing };
+        let second = start(folder.path(), &authority.config(&["a.test"], more, &rest));
         if is_known {
             until("the second one answers", Duration::from_secs(30), || is_answered(&second, "a.test"));
             assert_eq!(server.orders().len(), 1, "it waits for the first one");
