@@ -42,6 +42,7 @@ use tokio::sync::mpsc;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::base::clock::{self, Time};
+use crate::base::key_mask::KeyMask;
 use crate::base::readiness::Readiness;
 use crate::base::threads::local_runtime;
 use crate::config::{Config, LOG_LEVELS};
@@ -63,7 +64,6 @@ use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
-pub use limits::KeyMask;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use source::{ConfigOrigin, RemoteStatus};
@@ -87,7 +87,7 @@ pub struct View {
     pub overrides: mpsc::Sender<OverrideRequest>,
     pub temporary: Arc<Mutex<TemporaryOverrides>>,
     /// How keys are shown, unless they are shown in full.
-    pub key_mask: KeyMask,
+    pub key_mask: Arc<KeyMask>,
     pub readiness: Arc<Readiness>,
     pub reloads_so_far: RecentReloads,
     pub certificate_reloads: RecentReloads,

@@ -13,6 +13,7 @@ pub mod http;
 pub mod in_force;
 pub mod json;
 pub mod jwt;
+pub mod key_mask;
 pub mod letter_case;
 pub mod metrics;
 pub mod partition;

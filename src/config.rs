@@ -32,6 +32,7 @@ mod decisions;
 mod admin;
 mod log;
 mod tracing;
+mod notices;
 mod file;
 mod spellings;
 mod check;
@@ -64,6 +65,7 @@ pub use limit::{
     temporary_again, temporary_override,
 };
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
+pub use notices::{NoticeReceiver, NoticeSecret};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
@@ -102,6 +104,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Without this section, no spans are recorded.
     pub tracing: Option<Tracing>,
+    /// In the order of the file.
+    pub notices: Vec<NoticeReceiver>,
     pub store: Store,
     /// How many gateways share the limits, at least 1. It is 1 after reading if the number comes from looking up a name.
     pub gateways: u64,

@@ -74,6 +74,7 @@ mod state;
 mod cell;
 mod reservation;
 mod migration;
+mod watch;
 pub mod shared;
 
 pub use calendar::{Calendar, Unit, zones};
@@ -83,6 +84,7 @@ pub use rate::{
     Strategy,
 };
 pub use reservation::Reservation;
+pub use watch::Reached;
 
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -100,6 +102,8 @@ pub struct Limit {
     shape: Fingerprint,
     id: Fingerprint,
     terms: Fingerprint,
+    /// From which share on it is watched, in millionths; more than the whole if nobody watches it.
+    watched: u32,
 }
 
 /// What one limit decides about one request.
@@ -140,7 +144,7 @@ impl Limit {
         let id = Fingerprint::of(name.as_bytes()).with(shape);
         let terms = rates.iter().map(ToString::to_string).collect::<Vec<_>>();
         let terms = id.with(Fingerprint::of(terms.join(", ").as_bytes()));
-        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms }
+        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms, watched: u32::MAX }
     }
 
     /// Its name in the configuration.

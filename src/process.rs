@@ -25,8 +25,9 @@ use parking_lot::Mutex;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
+use crate::admin::{self, Gatekeeper, RecentReloads, View};
 use crate::base::clock::{self, Time};
+use crate::base::key_mask::KeyMask;
 use crate::base::metrics::PerWorker;
 use crate::base::threads::local_runtime;
 use crate::config::{Config, ReloadError};
@@ -156,6 +157,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     listeners.apply(plan);
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
+    let key_mask = Arc::new(KeyMask::new().map_err(io::Error::other)?);
+    shared.notices().mask_by(key_mask.clone());
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);
@@ -167,6 +170,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     shared.quota_sources().apply(&gateway.quota_sources);
     counters_file::restore(&config.store, &gateway, &shared);
     shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    shared.notices().apply(&gateway.notices, &gateway.store, &config.store);
     acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
@@ -193,7 +197,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         reloads: reload_requests,
         overrides: override_requests,
         temporary: temporary.clone(),
-        key_mask: KeyMask::new().map_err(io::Error::other)?,
+        key_mask,
         readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
         certificate_reloads: RecentReloads::new(clock::now()),

@@ -5,6 +5,7 @@
 
 mod ticket;
 mod plan;
+mod watch;
 mod reloads;
 pub mod shared;
 pub mod memory;
@@ -25,6 +26,7 @@ use plan::AskTerms;
 pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
 pub use ticket::{Reserved, Ticket};
+pub use watch::{ReachedRate, ReachedRates, Watch, Watcher};
 
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,8 @@ pub struct Reply {
     pub as_of: Option<Time>,
     /// One for each ask that settles and was charged; one for each charged ask if the request may be held.
     pub reserved: Vec<Reserved>,
+    /// Of watched limits that refuse the request, or that charge it what it costs.
+    pub reached: ReachedRates,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,7 +214,7 @@ impl Store {
         now: Time,
         worker: usize,
     ) -> Option<Time> {
-        if cost == reserved.cost() && !reserved.ticket.limit.follows() {
+        if cost == reserved.cost() && !reserved.ticket.limit.follows() && reserved.watch.is_nobody() {
             return None;
         }
         let now = self.moment(now);
@@ -222,7 +226,7 @@ impl Store {
             }
             Counters::Shared(shared) => {
                 verdict.into_iter().for_each(|verdict| *verdict = reserved.settled_verdict(cost, *verdict));
-                shared.settle(reserved.ticket, cost, now, worker);
+                shared.settle(reserved.ticket, cost, reserved.watch, now, worker);
                 None
             }
         }

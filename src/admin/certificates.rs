@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::overrides::moment;
 use crate::admin::dashboard::Certificate;
 use crate::config::Config;
 
@@ -11,7 +10,7 @@ pub(super) fn list(config: &Config) -> impl Iterator<Item = Certificate> {
     config.identities().into_iter().map(|identity| Certificate {
         certificate: identity.file.clone(),
         names: identity.names.clone(),
-        valid_until: moment(identity.not_after),
+        valid_until: identity.not_after.rfc3339(),
     })
 }
 

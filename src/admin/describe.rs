@@ -58,6 +58,12 @@ impl Display for Description<'_> {
             let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
             writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
         }
+        for one in &config.notices {
+            let at: Vec<_> = one.at.iter().map(|share| format!("{} %", f64::from(*share) / 1e4)).collect();
+            let keys = if one.full_keys { "in full" } else { "masked" };
+            let at = at.join(", ");
+            writeln!(f, "tells {} when a key, {keys}, has used {at} of a rate of {}", one.url, one.limits.join(", "))?;
+        }
         if config.server.proxy_protocol {
             writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
         }

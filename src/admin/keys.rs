@@ -214,7 +214,7 @@ async fn fullest(
         shown["admitted"] = json!(false);
         shown["retry_after"] = json!(own.unwrap_or(0).max(ban));
     }
-    shown["banned_until"] = json!(banned.map(|wait| overrides::moment(now.after(Duration::from_micros(wait)))));
+    shown["banned_until"] = json!(banned.map(|wait| now.after(Duration::from_micros(wait)).rfc3339()));
     Ok(with_exceptions(shown, temporary, shown_quota))
 }
 

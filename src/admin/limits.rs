@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use blake3::Hash;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
@@ -13,12 +12,12 @@ use tokio::time::Instant;
 use super::View;
 use super::dashboard::KeyOverride;
 use super::history::History;
-use super::overrides::moment;
 use crate::admin::dashboard::{Ban, Decisions, KeyCount, LimitDescription, Limits, ModelNumbers, TokenNumbers};
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
+use crate::base::key_mask::KeyMask;
 use crate::config::overrides::Allowance;
-use crate::config::{Config, Cost, Limit, Source};
+use crate::config::{Config, Cost, Limit};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{
@@ -64,7 +63,7 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     };
     let mut limits: Vec<_> = config.limits.iter().map(describe).collect();
     sort(&mut limits, history, |limit| (&limit.name, limit.decisions));
-    Limits { keys_since: moment(shown_since(now)), limits }
+    Limits { keys_since: shown_since(now).rfc3339(), limits }
 }
 
 /// A limit that no route uses has decided nothing.
@@ -102,48 +101,6 @@ fn tokens(counted: &LimitMetrics) -> TokenNumbers {
 /// Of each kind.
 const MOST_KEYS: usize = 10;
 
-/// How many characters a masked key shows at its beginning, and at its end.
-const SHOWN: usize = 2;
-/// Shorter keys show no characters, because the rest could be guessed.
-const SHORTEST: usize = 8;
-/// The hexadecimal digits that identify a masked key.
-const DIGITS: usize = 8;
-
-/// Masks keys: a key has the same mask as long as the process runs, and the mask does not tell the key.
-pub struct KeyMask {
-    /// Without the secret, an attacker could guess keys and compare the guesses with the masks.
-    secret: [u8; 32],
-}
-
-impl KeyMask {
-    /// Has a new secret.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
-    pub fn new() -> Result<Self, getrandom::Error> {
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret)?;
-        Ok(Self { secret })
-    }
-
-    /// The first and last characters of a key, unless the key is short, and digits that identify it.
-    fn of(&self, key: Fingerprint, text: &str) -> String {
-        let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
-        let hash = hash.to_hex();
-        let digits = &hash[..DIGITS];
-        let characters: Vec<char> = text.chars().collect();
-        match characters.len() {
-            // Requests without a key.
-            0 => String::new(),
-            count if count < SHORTEST => format!("\u{2026}#{digits}"),
-            count => {
-                let [begin, end] = [&characters[..SHOWN], &characters[count - SHOWN..]].map(String::from_iter);
-                format!("{begin}\u{2026}{end}#{digits}")
-            }
-        }
-    }
-}
-
 /// A limit that no route uses has none.
 fn most_frequent(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
     counted.map(|counted| TopKeys::of(&counted.keys, now, MOST_KEYS)).unwrap_or_default()
@@ -166,12 +123,7 @@ fn mask(view: &View) -> Option<&KeyMask> {
 }
 
 fn shown(limit: &Limit, key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
-    mask.filter(|_| !is_public(limit)).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
-}
-
-/// Whether the keys of a limit say nothing about a client.
-fn is_public(limit: &Limit) -> bool {
-    limit.key.parts.iter().flatten().all(|source| matches!(source, Source::Global | Source::Method | Source::Route))
+    mask.filter(|_| !limit.has_public_keys()).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 
 pub(super) fn show_bans(view: &View, path: LimitPath<'_>) -> LocalResponse {
@@ -191,7 +143,7 @@ fn bans(view: &View, limit: &Limit, now: Time) -> Vec<(Fingerprint, Ban)> {
     let all = KnownBans::all(&counted.bans, now).into_iter();
     let shown = |(key, known): (Fingerprint, KnownBan)| {
         let text = shown(limit, key, &known.text, mask);
-        (key, Ban { key: text, until: moment(known.until), times: known.times })
+        (key, Ban { key: text, until: known.until.rfc3339(), times: known.times })
     };
     all.map(shown).collect()
 }
@@ -221,7 +173,7 @@ fn overrides(view: &View, limit: &Limit, most: usize) -> Vec<KeyOverride> {
             exempt: *one.allowance == Allowance::Exempt,
             block: *one.allowance == Allowance::Block,
             // The override ends by the monotonic clock.
-            until: moment(clock::now().after(one.ends.saturating_duration_since(Instant::now()))),
+            until: clock::now().after(one.ends.saturating_duration_since(Instant::now())).rfc3339(),
         }
     };
     temporary.listed(&limit.name).into_iter().take(most).map(shown).collect()
@@ -324,24 +276,6 @@ mod tests {
             DECISIONS.iter().zip(1..).map(|((name, _), times)| ((*name).to_owned(), json!(times))).collect();
         assert_eq!(json!(decisions(Some(&limit))), expected);
         assert_eq!(decisions(None), Decisions::default());
-    }
-
-    fn masked(mask: &KeyMask, text: &str) -> String {
-        mask.of(Fingerprint::of(text.as_bytes()), text)
-    }
-
-    #[test]
-    fn a_mask_tells_keys_apart_but_not_what_they_are() {
-        let mask = KeyMask::new().unwrap();
-        let first = masked(&mask, "partner-7");
-        assert_eq!(first, masked(&mask, "partner-7"));
-        let (shown, digits) = first.split_once('#').unwrap();
-        assert_eq!((shown, digits.len()), ("pa\u{2026}-7", DIGITS));
-        assert_ne!(first, masked(&mask, "partner-17"));
-        assert_ne!(first, masked(&KeyMask::new().unwrap(), "partner-7"), "it cannot be computed from the key");
-        assert!(masked(&mask, "secret7").starts_with("\u{2026}#"), "{}", masked(&mask, "secret7"));
-        assert!(masked(&mask, "\u{e4}\u{f6}\u{fc}45678").starts_with("\u{e4}\u{f6}\u{2026}78#"));
-        assert_eq!(masked(&mask, ""), "");
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! `PUT /api/limits/{limit}/keys/{key}`: an override for one key until a moment, which the control thread sets.
 
 use http::StatusCode;
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::reload;
-use crate::base::clock::{self, Time};
+use crate::base::clock;
 use crate::config::overrides::Allowance;
 use crate::config::{self, Limit as ConfiguredLimit};
 use crate::proxy::respond::{self, LocalResponse};
@@ -124,13 +123,7 @@ pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {
         Allowance::Block => json!({ "block": true }),
     };
     // The override itself ends by the monotonic clock.
-    shown["until"] = json!(moment(clock::now().after(left)));
+    shown["until"] = json!(clock::now().after(left).rfc3339());
     shown["seconds"] = json!(left.as_millis().div_ceil(1000));
     shown
-}
-
-/// In RFC 3339, in whole seconds, rounded up.
-pub(super) fn moment(time: Time) -> String {
-    let moment = i64::try_from(time.seconds_up()).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
-    moment.unwrap_or(Timestamp::MAX).to_string()
 }

@@ -60,6 +60,12 @@ impl Time {
         earlier.0 > self.0.saturating_add(JITTER)
     }
 
+    /// By RFC 3339, in whole seconds, rounded up.
+    pub fn rfc3339(self) -> String {
+        let moment = i64::try_from(self.seconds_up()).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+        moment.unwrap_or(Timestamp::MAX).to_string()
+    }
+
     /// At most [`Self::MAX`].
     #[must_use]
     pub fn after(self, span: Duration) -> Self {

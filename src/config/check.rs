@@ -14,8 +14,8 @@ use super::report::{either, nearest};
 use super::route::{Answer, Draft as RouteDraft};
 use super::spellings::{unmatchable, ways_around};
 use super::{
-    Action, Balance, Config, Cost, DEFAULT_PRIORITY, Decisions, Host, PathPattern, Route, Segment, Source as KeySource,
-    Tiers, Upstream,
+    Action, Balance, Config, Cost, DEFAULT_PRIORITY, Decisions, Host, Limit, PathPattern, Route, Segment,
+    Source as KeySource, Tiers, Upstream,
 };
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
@@ -37,18 +37,22 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     unused_priorities(&draft, source);
     unseen(&draft, source);
     let descriptors = named_limits::resolve_descriptors(&draft, source);
+    let notices = named_limits::resolve_notices(&draft, source);
+    let watched = |limit: Limit| Limit { watched: super::notices::watched(&notices, &limit), ..limit };
     let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
+    let limits = draft.limits.into_iter().filter_map(|(_, limit)| limit).map(watched).collect();
     let config = Config {
         server: draft.server,
         decisions: draft.decisions.map(|decisions| Decisions { descriptors, ..decisions }),
         log: draft.log,
         admin: draft.admin,
         tracing: draft.tracing,
+        notices,
         gateways: draft.store.fixed_gateways(),
         store: draft.store,
         upstreams: draft.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),
         jwts: draft.jwts.into_iter().filter_map(|(_, jwt)| jwt).collect(),
-        limits: draft.limits.into_iter().filter_map(|(_, limit)| limit).collect(),
+        limits,
         routes,
         files: source.files(),
         at_start: source.all_at_start(),

@@ -19,6 +19,7 @@ use super::key::{Missing, Names};
 use super::kinds::shaped;
 use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, Overflow, SentKey, WithoutUsage};
 use super::log::{self, AccessFormat, Log, LogFormat};
+use super::notices::{self, NoticesDraft};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
 use super::route;
@@ -37,6 +38,7 @@ pub(super) struct Draft<'a> {
     pub(super) log: Log,
     pub(super) admin: Option<Admin>,
     pub(super) tracing: Option<Tracing>,
+    pub(super) notices: Vec<NoticesDraft<'a>>,
     pub(super) store: Store,
     /// `None` if the section has an error, as in the next two fields.
     pub(super) upstreams: Vec<(Name<'a>, Option<Upstream>)>,
@@ -97,6 +99,8 @@ tables! {
         admin: () = shaped(Shape::Table(&admin::keys::TABLE));
         /// Sends spans of requests to an OpenTelemetry collector; without this table there are none.
         tracing: () = shaped(Shape::Table(&tracing::keys::TABLE));
+        /// Tells servers when a key has used a share of a rate.
+        notices: () = shaped(notices::SHAPE);
         /// Where the gateway keeps its counters.
         store: () = shaped(Shape::Table(&store::keys::TABLE));
         /// Servers that answer requests; routes refer to them by name.
@@ -128,6 +132,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let log = log::read(root.table_or_empty(&root::log));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
     let tracing = root.table(&root::tracing).and_then(|section| tracing::read(section, &system));
+    let notices = root.tables(&root::notices).map(|section| notices::read(section, &system)).collect();
     let store = store::read(root.table_or_empty(&root::store), &system);
     let named = |key, title| root.field(key).and_then(|field| field.entries(title)).unwrap_or_default();
     let upstreams = named(&root::upstreams, "[upstreams.NAME]");
@@ -149,6 +154,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         log,
         admin,
         tracing,
+        notices,
         store,
         upstreams: upstreams.into_iter().map(upstream).collect(),
         limits,

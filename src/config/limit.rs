@@ -78,6 +78,8 @@ pub struct Limit {
     pub content_type: HeaderValue,
     /// How much later than there is room clients are told to try again at most, in percent of the wait.
     pub retry_jitter: u64,
+    /// From which share of a rate on a notice is wanted, in millionths; `None` if no `[[notices]]` is about this limit.
+    pub watched: Option<u32>,
 }
 
 impl Limit {
@@ -129,7 +131,7 @@ impl Limit {
 
     /// The part of these rates, as a limit that counts. Everything that is counted for this limit comes from here.
     pub fn counted(&self, rates: &[Rate]) -> limit::Limit {
-        limit::Limit::new(&self.name, &self.part(rates))
+        limit::Limit::new(&self.name, &self.part(rates)).watched_from(self.watched)
     }
 
     /// The rates of the limit, its tiers and its overrides, which are all counted in the same way.
@@ -140,6 +142,11 @@ impl Limit {
             Allowance::Exempt | Allowance::Block => None,
         });
         self.rates.iter().chain(tiers).chain(overrides.flatten())
+    }
+
+    /// Whether its keys say nothing about a client.
+    pub fn has_public_keys(&self) -> bool {
+        self.key.parts.iter().flatten().all(|source| matches!(source, Source::Global | Source::Method | Source::Route))
     }
 
     /// How all rates but those of the calendar are counted.

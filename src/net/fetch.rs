@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
@@ -128,8 +129,8 @@ pub async fn exchange(
     limit: Duration,
 ) -> Result<Response<Bytes>, FetchError> {
     let whole = async {
-        let mut connection = Connection::open(url, tls).await.map_err(FetchError::Connect)?;
-        let (head, body) = connection.send(addressed(request, url)).await.map_err(FetchError::Http)?.into_parts();
+        let (_connection, response) = send(url, tls, request).await?;
+        let (head, body) = response.into_parts();
         match Limited::new(body, most).collect().await {
             Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
             Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
@@ -137,6 +138,31 @@ pub async fn exchange(
         }
     };
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
+}
+
+/// Like [`exchange`], but ignores the body of the response.
+///
+/// # Errors
+/// When there is no response within `limit`.
+pub async fn status(
+    url: &Url,
+    tls: Option<&ConnectorTls>,
+    request: Request<Full<Bytes>>,
+    limit: Duration,
+) -> Result<StatusCode, FetchError> {
+    let sent = timeout(limit, send(url, tls, request)).await.unwrap_or(Err(FetchError::TimedOut(limit)));
+    sent.map(|(_, response)| response.status())
+}
+
+/// Returns the connection, too, which must be kept while the body is read.
+async fn send(
+    url: &Url,
+    tls: Option<&ConnectorTls>,
+    request: Request<Full<Bytes>>,
+) -> Result<(Connection, Response<Incoming>), FetchError> {
+    let mut connection = Connection::open(url, tls).await.map_err(FetchError::Connect)?;
+    let response = connection.send(addressed(request, url)).await.map_err(FetchError::Http)?;
+    Ok((connection, response))
 }
 
 fn addressed(mut request: Request<Full<Bytes>>, url: &Url) -> Request<Full<Bytes>> {

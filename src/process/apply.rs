@@ -131,8 +131,9 @@ impl InForce {
         snapshot.resolve();
         self.view.shared.keep_only(&snapshot);
         self.view.shared.gateways().keep_only(config.store.share());
-        let store = snapshot.store.clone();
+        let (store, receivers) = (snapshot.store.clone(), snapshot.notices.clone());
         let before = self.replace(snapshot);
+        self.view.shared.notices().apply(&receivers, &store, &config.store);
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
         if has_other_store {
             self.stores.open(&store);

@@ -37,6 +37,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long the process sends notices at its end.
+const NOTICES_LIMIT: Duration = Duration::from_secs(2);
 /// How long the process waits at its end for spans that are not exported yet.
 const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -134,6 +136,7 @@ impl Control {
         let write = async {
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
+            view.shared.notices().finish(NOTICES_LIMIT).await;
             counters_file::save(&config.store, &snapshot.load_full(), &view.shared).await;
             view.shared.exporters().finish(EXPORT_LIMIT).await;
         };

@@ -16,6 +16,7 @@ use crate::base::threads::Background;
 use crate::config::{self, regular_file};
 use crate::limit::Limit;
 use crate::proxy::snapshot::{SharedState, Snapshot};
+use crate::sources::notices;
 use crate::store::memory::{Memory, RestoredCounters, SAVED_NAME};
 use crate::store::{Counters, Store};
 
@@ -63,7 +64,7 @@ fn most_bytes(max_memory: usize) -> u64 {
 }
 
 fn limits(gateway: &Snapshot) -> Vec<Arc<Limit>> {
-    gateway.limits.iter().flat_map(|rates| rates.all()).cloned().collect()
+    gateway.limits.iter().flat_map(|rates| rates.all()).chain(notices::remembered()).cloned().collect()
 }
 
 /// Saves the counters, if the configuration names a file. Nothing may change them any more.

@@ -29,6 +29,7 @@ use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::request::resolve::Resolver;
 use crate::request::route::{self, PreparedChanges};
 use crate::sources::jwks::KeySource;
+use crate::sources::notices::{self, Receivers};
 use crate::sources::otlp::Exporter;
 use crate::sources::quotas::LimitSource;
 use crate::store::{LimitChanges, Store};
@@ -50,6 +51,7 @@ pub struct Snapshot {
     pub upstreams: Vec<Arc<Upstream>>,
     pub key_sources: Vec<Arc<KeySource>>,
     pub quota_sources: Vec<LimitSource>,
+    pub notices: Receivers,
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Option<Duration>,
@@ -202,6 +204,7 @@ impl Snapshot {
         key_sources: Vec<Arc<KeySource>>,
         quota_sources: Vec<LimitSource>,
     ) -> Self {
+        let notices = shared.notices().get(config);
         let readers: Vec<_> = config
             .jwts
             .iter()
@@ -235,6 +238,7 @@ impl Snapshot {
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows frequent keys.
                 counts_keys: config.admin.is_some(),
+                notices: shared.notices().about(&notices, limit),
                 stage: pools.stage(place),
             };
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
@@ -286,6 +290,7 @@ impl Snapshot {
             upstreams,
             key_sources,
             quota_sources,
+            notices,
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
             inspect_memory: config.server.inspect_memory / shared.workers().max(1),
@@ -337,9 +342,10 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     // Proxies may send any rates for the limits of descriptors.
     let of_descriptors = new.served.iter().skip(new.resolver.rules.len()).flat_map(|rule| rule.limits.iter());
     let of_descriptors = of_descriptors.map(|limit| limit.metrics.name.clone());
+    let in_store = new.limits.iter().flat_map(|rate_table| rate_table.in_store());
     LimitChanges {
         with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit_name().to_owned())).collect(),
-        in_use: new.limits.iter().flat_map(|rate_table| rate_table.in_store()).cloned().collect(),
+        in_use: in_store.chain(notices::remembered()).cloned().collect(),
         replaced: replaced.flatten().collect(),
     }
 }

@@ -17,6 +17,7 @@ mod delay;
 mod slow;
 mod first;
 mod batch;
+mod notices;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -33,6 +34,7 @@ use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::RateLimitOverride;
 use crate::request::identify::key_text::written_text;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
+use crate::sources::notices::LimitNotices;
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
@@ -83,6 +85,8 @@ pub struct RouteLimit {
     pub metrics: Arc<LimitMetrics>,
     /// Whether to count which keys come most often.
     pub counts_keys: bool,
+    /// Who is told when a key has used a share of a rate; `None` if nobody is.
+    pub notices: Option<Arc<LimitNotices>>,
     pub stage: Stage,
 }
 

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket, Verdicts, outlasts};
+use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket, Verdicts, Watch, outlasts};
 use crate::base::clock::Time;
 use crate::base::fingerprint::{Fingerprint, Sharding};
 use crate::limit::{Cell, Limit, Verdict};
@@ -74,7 +74,12 @@ impl Memory {
             let mut reserved = Vec::new();
             return match self.decide_alone(ask, now, &mut reserved) {
                 Some(verdict) => {
-                    Reply { verdicts: iter::once((ask.place, verdict)).collect(), reserved, ..Reply::default() }
+                    let verdicts = iter::once((ask.place, verdict)).collect();
+                    let mut reply = Reply { verdicts, reserved, ..Reply::default() };
+                    if ask.limit.is_watched() {
+                        self.note_reached(asks, now, &mut reply);
+                    }
+                    reply
                 }
                 None => self.decide_migrating(asks, now),
             };
@@ -140,7 +145,35 @@ impl Memory {
                 reply.pooled.push(Pooled { place, demand, verdict });
             }
         }
+        drop(shards);
+        if asks.iter().any(|ask| ask.limit.is_watched()) {
+            self.note_reached(asks, now, &mut reply);
+        }
         reply
+    }
+
+    /// Notes what the watched limits among those of a decided request count by now, perhaps with later requests.
+    #[cold]
+    fn note_reached(&self, asks: &[Ask<'_>], now: Time, reply: &mut Reply) {
+        for ask in asks.iter().filter(|ask| ask.limit.is_watched()) {
+            let refused = reply.refused(ask);
+            if refused == 0 && ask.settles {
+                continue;
+            }
+            let (shard, key) = self.place(ask.limit, ask.key);
+            if let Some(entry) = self.shards[shard].lock().peek_mut(&key) {
+                entry.cell.advance(ask.limit.rates(), now);
+                reply.reached.note(ask.place, ask.limit, &entry.cell, now, refused, 0);
+            }
+        }
+    }
+
+    /// Tells the watcher of a settled charge what the key has used by now.
+    #[cold]
+    fn tell(&self, watch: &Watch, limit: &Arc<Limit>, key: Fingerprint, now: Time) {
+        let mut settled = Reply::default();
+        self.note_reached(&[Ask::new(limit, key, 0)], now, &mut settled);
+        watch.tell_of(&settled.reached, 0);
     }
 
     /// For a route with one limit: a single lookup. `None` if the key has no cell, but may have one from before a reload.

@@ -128,6 +128,7 @@ impl Reply {
         self.verdicts.append(&mut later.verdicts);
         self.pooled.append(&mut later.pooled);
         self.reserved.append(&mut later.reserved);
+        self.reached.append(later.reached);
         self
     }
 
@@ -138,6 +139,13 @@ impl Reply {
     /// The verdict of the limit at this place on its own demand, if known.
     pub fn verdict(&self, place: usize) -> Option<Verdict> {
         self.verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict)
+    }
+
+    /// What this ask, or those whose pool it is, needed of a limit that has refused it; 0 if it was not refused.
+    pub(super) fn refused(&self, ask: &Ask<'_>) -> u64 {
+        let own = self.verdict(ask.place).filter(|verdict| !verdict.admitted).map(|_| ask.need);
+        let pooled = self.pooled(ask.place).filter(|pooled| !pooled.verdict.admitted).map(|pooled| pooled.demand.need);
+        own.max(pooled).unwrap_or(0)
     }
 
     /// The limits that refuse the request. One whose pool may have room is left out; then another limit refuses the request.

@@ -36,7 +36,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::plan::{AskPlan, AskTerms};
-use super::{Answer, Ask, Away, Demand, IfAbandoned, KeyUsage, LimitChanges, Reply, Ticket};
+use super::{Answer, Ask, Away, Demand, IfAbandoned, KeyUsage, LimitChanges, Reply, Ticket, Watch};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, OnError, Role, Software};
@@ -252,10 +252,10 @@ impl Shared {
         self.common.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
 
-    pub fn settle(&self, ticket: Ticket, cost: u64, now: Time, worker: usize) {
+    pub fn settle(&self, ticket: Ticket, cost: u64, watch: Watch, now: Time, worker: usize) {
         // A later request is decided after this settlement, and there may be room then.
         self.common.refusals.forget(ticket.key.with(ticket.limit.shape()));
-        let settlement = Settlement { ticket, now, asked: Instant::now(), cost };
+        let settlement = Settlement { ticket, now, asked: Instant::now(), cost, watch };
         self.common.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Ask, IfAbandoned};
+use super::{Ask, IfAbandoned, Watch};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Role;
 use crate::limit::{Limit, Rate, Reservation, Verdict};
@@ -28,6 +28,8 @@ pub struct Reserved {
     pub(super) requested: Arc<Limit>,
     /// The verdict if everything is given back, for stores that cannot look it up then.
     pub(super) refunded: Option<Verdict>,
+    /// Who is told what the key has used when the charge is settled.
+    pub(super) watch: Watch,
 }
 
 impl Ticket {
@@ -49,7 +51,7 @@ impl Reserved {
     /// A reservation of nothing: settling it charges the whole cost, whether there is room or not.
     pub fn nothing(Ask { limit, key, place, .. }: &Ask<'_>) -> Self {
         let ticket = Ticket { limit: (*limit).clone(), key: *key, cell: 0, reservation: Reservation::default() };
-        Self { place: *place, ticket, requested: (*limit).clone(), refunded: None }
+        Self { place: *place, ticket, requested: (*limit).clone(), refunded: None, watch: Watch::default() }
     }
 
     /// So many hits of a key, whoever was charged for them: settling it at 0 gives back as many as are counted.
@@ -61,6 +63,19 @@ impl Reserved {
 
     pub fn place(&self) -> usize {
         self.place
+    }
+
+    pub fn is_watched(&self) -> bool {
+        self.requested.is_watched()
+    }
+
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Lets somebody be told what the key has used when the charge is settled.
+    pub fn watch_by(&mut self, watch: Watch) {
+        self.watch = watch;
     }
 
     pub fn cost(&self) -> u64 {

@@ -11,11 +11,12 @@ use serde_json::{Map, Value, json};
 use super::{SECRET, shown_value};
 use crate::admin::certificates;
 use crate::base::jwt;
+use crate::base::share::WHOLE;
 use crate::base::units;
 use crate::base::wildcard::Wildcard;
 use crate::config::{
     AccessLog, Acme, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections,
-    Server, Share, Shed, Software, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
+    NoticeReceiver, Server, Share, Shed, Software, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 pub fn json(config: &Config) -> Value {
@@ -26,6 +27,7 @@ pub fn json(config: &Config) -> Value {
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
         "tracing": config.tracing.as_ref().map(tracing),
+        "notices": config.notices.iter().map(notices).collect::<Vec<_>>(),
         "store": store(&config.store, config.gateways),
         "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, routing::upstream(upstream)))),
         "jwt": named(config.jwts.iter().map(|jwt| (&jwt.name, self::jwt(jwt)))),
@@ -206,6 +208,16 @@ fn tracing(tracing: &Tracing) -> Value {
         "headers": headers.collect::<Map<_, _>>(),
         "service_name": collector.service_name,
         "timeout": span(collector.timeout),
+    })
+}
+
+fn notices(one: &NoticeReceiver) -> Value {
+    json!({
+        "url": one.url.to_string(),
+        "limits": one.limits,
+        "at": one.at.iter().map(|share| f64::from(*share) / f64::from(WHOLE)).collect::<Vec<_>>(),
+        "secret": if one.secret.is_some() { SECRET } else { "" },
+        "full_keys": one.full_keys,
     })
 }
 

@@ -1,7 +1,8 @@
 //! Metrics of what is exchanged with other servers: keys of issuers with the tokens that they verify, quotas of keys,
-//! certificates, and spans.
+//! certificates, spans, and notices.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus::proto::{Metric, MetricFamily};
 
@@ -15,6 +16,7 @@ use crate::proxy::snapshot::SharedState;
 use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
 use crate::sources::acme::AcmeSources;
 use crate::sources::jwks::Fetches;
+use crate::sources::notices::NoticeCounts;
 use crate::sources::quotas::QuotaSource;
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
@@ -22,6 +24,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     families.extend(tokens(&view.shared));
     families.extend(quotas(&view.shared));
     families.push(spans(&view.shared));
+    families.extend(notices(&view.shared));
     families
 }
 
@@ -162,4 +165,29 @@ fn spans(shared: &SharedState) -> MetricFamily {
          them, or it did not answer.",
         results.map(|(result, count)| counter(count.get(), &[("result", result)])),
     )
+}
+
+fn notices(shared: &SharedState) -> [MetricFamily; 3] {
+    let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices().counts();
+    let each = |(name, value): (&'static str, &'static str), count: &AtomicU64| {
+        counter(count.load(Ordering::Relaxed), &[(name, value)])
+    };
+    [
+        counters(
+            "gateway_notices_total",
+            "Attempts to send a notice: delivered, or failed and tried again.",
+            [each(("result", "delivered"), delivered), each(("result", "failed"), failed)],
+        ),
+        counters(
+            "gateway_notices_dropped_total",
+            "Notices that were not delivered: too many were waiting (full), none of the attempts of an hour succeeded \
+             (expired), or the receiver was removed or the gateway has ended (ended).",
+            [each(("reason", "full"), full), each(("reason", "expired"), expired), each(("reason", "ended"), ended)],
+        ),
+        gauges(
+            "gateway_notices_waiting",
+            "Notices that wait for their receivers.",
+            [whole(shared.notices().waiting() as u64)],
+        ),
+    ]
 }

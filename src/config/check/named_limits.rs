@@ -1,5 +1,5 @@
 //! Rules about limits that others name: pools, which are charged instead of limits that have no room and name them with
-//! `overflow`; and the limits of descriptors, which become a route.
+//! `overflow`; the limits of descriptors, which become a route; and those about which there are notices.
 
 use http::{HeaderValue, StatusCode};
 
@@ -8,10 +8,11 @@ use crate::base::units::spelled_duration;
 use crate::config::decisions::DescriptorDraft;
 use crate::config::file::Draft;
 use crate::config::limit::Overflow;
+use crate::config::notices::NoticesDraft;
 use crate::config::read::{Name, Source};
 use crate::config::{
-    Action, Cost, DEFAULT_PRIORITY, DescriptorRule, HeaderChanges, Host, Limit, Missing, PathPattern, Role, Route,
-    Source as KeySource, UNLIMITED,
+    Action, Cost, DEFAULT_PRIORITY, DescriptorRule, HeaderChanges, Host, Limit, Missing, NoticeReceiver, PathPattern,
+    Role, Route, Source as KeySource, UNLIMITED,
 };
 use crate::limit::Rate;
 
@@ -97,6 +98,25 @@ fn most(limit: &Limit) -> Option<u64> {
 
 pub(super) fn resolve_descriptors(draft: &Draft<'_>, source: &Source<'_>) -> Vec<DescriptorRule> {
     draft.descriptors.iter().filter_map(|rule| resolve_rule(rule, draft, source)).collect()
+}
+
+/// The receivers of notices, each with the names of its limits: by default all that have rates.
+pub(super) fn resolve_notices(draft: &Draft<'_>, source: &Source<'_>) -> Vec<NoticeReceiver> {
+    let limits = || draft.limits.iter().filter_map(|(_, limit)| limit.as_ref());
+    let resolve = |one: &NoticesDraft<'_>| {
+        let named = one.names.iter().flatten().filter_map(|name| {
+            let limit = draft.limits[find(name, &draft.limits, "limit", source)?].1.as_ref()?;
+            if limit.all_rates().next().is_none() && limit.quotas.is_none() {
+                let message = format!("there are no notices about `{}`, since it has no `rates`", name.text);
+                source.warn(name.span.clone(), message, "add `rates` to it, or remove its name here");
+            }
+            Some(limit.name.clone())
+        });
+        let named: Vec<_> = named.collect();
+        let all = || limits().map(|limit| limit.name.clone()).collect();
+        Some(NoticeReceiver { limits: if one.names.is_some() { named } else { all() }, ..one.notices.clone()? })
+    };
+    draft.notices.iter().filter_map(resolve).collect()
 }
 
 fn resolve_rule(rule: &DescriptorDraft<'_>, draft: &Draft<'_>, source: &Source<'_>) -> Option<DescriptorRule> {

@@ -106,6 +106,7 @@ fn read_limit<'a>(
         body,
         content_type,
         retry_jitter,
+        watched: None,
     })
 }
 

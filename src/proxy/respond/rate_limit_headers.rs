@@ -420,6 +420,7 @@ mod tests {
             body: String::new(),
             content_type: HeaderValue::from_static("text/plain"),
             retry_jitter: 0,
+            watched: None,
         }
     }
 

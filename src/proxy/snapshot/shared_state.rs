@@ -17,6 +17,7 @@ use crate::request::decide::{BanLimits, ConcurrencyLimiter, LimitMetrics, Strike
 use crate::request::identify::tokens::JwtMetrics;
 use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;
+use crate::sources::notices::Notices;
 use crate::sources::otlp::Exporters;
 use crate::sources::quotas::QuotaSources;
 use crate::upstream::{Endpoints, UpstreamWatch};
@@ -30,6 +31,7 @@ pub struct SharedState {
     pub(super) key_sources: Arc<KeySources>,
     pub(super) quota_sources: Arc<QuotaSources>,
     exporters: Exporters,
+    notices: Notices,
     /// By the name of the upstream; empty for the routes without.
     pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
     pub(super) endpoints: Arc<Endpoints>,
@@ -54,6 +56,7 @@ impl SharedState {
             key_sources: Arc::default(),
             quota_sources: Arc::default(),
             exporters: Exporters::default(),
+            notices: Notices::default(),
             endpoints: Arc::new(Endpoints::new(workers, upstream_connections)),
             echo: OnceLock::new(),
             unread_counters: Mutex::default(),
@@ -100,6 +103,10 @@ impl SharedState {
 
     pub fn exporters(&self) -> &Exporters {
         &self.exporters
+    }
+
+    pub fn notices(&self) -> &Notices {
+        &self.notices
     }
 
     pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {

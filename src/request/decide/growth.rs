@@ -117,15 +117,21 @@ pub trait Metered {
 
     fn open_mut(&mut self) -> &mut OpenReservation;
 
-    fn keep(limits: &mut [Self], reserved: Vec<Reserved>)
+    /// Keeps what a reply has reserved, and tells what it says about watched limits.
+    fn keep(limits: &mut [Self], reply: &mut Reply)
     where
         Self: Sized,
     {
-        for reserved in reserved {
+        for mut reserved in mem::take(&mut reply.reserved) {
             let mut open = limits.iter_mut().map(Self::open_mut);
             if let Some(open) = open.find(|open| open.place() == Some(reserved.place())) {
+                open.first().into_iter().for_each(|first| reserved.watch_by(first.watch().clone()));
                 open.reserved.push(reserved);
             }
+        }
+        if !reply.reached.is_empty() {
+            let first = limits.iter().filter_map(|limit| limit.open().first());
+            first.for_each(|first| first.watch().tell_of(&reply.reached, first.place()));
         }
     }
 }
@@ -175,7 +181,7 @@ impl Growth {
                 }
             };
             let Some(mut reply) = answered else { return Poll::Ready(Ok(())) };
-            L::keep(limits, mem::take(&mut reply.reserved));
+            L::keep(limits, &mut reply);
             let lacks = limits.iter().any(|limit| limit.open().lacks(needed(limit)));
             match (lacks, extra) {
                 (false, _) => return Poll::Ready(Ok(())),

@@ -147,6 +147,9 @@ impl<'a> DecisionState<'a> {
         if let Some(first) = self.first.take() {
             reply = first.later(as_of).joined(reply);
         }
+        if !reply.reached.is_empty() {
+            self.tell_reached(input, &reply.reached);
+        }
         for at in self.decided..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
             let (own, pooled) = (reply.verdict(place), reply.pooled(place));
@@ -260,7 +263,10 @@ impl<'a> DecisionState<'a> {
         // Costs in bytes may be reserved only while the bytes pass.
         let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
-        for reserved in reserved.into_iter().chain(nothing) {
+        for mut reserved in reserved.into_iter().chain(nothing) {
+            if reserved.is_watched() {
+                self.watch(input, &mut reserved);
+            }
             let place = reserved.place();
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),

@@ -178,7 +178,7 @@ impl<'a> DecisionState<'a> {
         let ask = Ask { need, settles, if_abandoned, held_above, role, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
-            self.reservations.owe(&ask, used);
+            self.reservations.owe(&ask, used, route_limit.watch(input, key));
         }
         if let Some(given) = input.telling(place).filter(|descriptor| descriptor.gives_back) {
             self.reservations.owe_back(&ask, given.hits);

@@ -14,7 +14,7 @@ use crate::config::{ByteCost, Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
-use crate::store::{Ask, Reserved, Store};
+use crate::store::{Ask, Reserved, Store, Watch};
 use crate::tokens::Usage;
 
 /// The first charge of an admitted request: its cost, or the amount reserved until the cost is known.
@@ -198,9 +198,10 @@ impl<'a> Reservations<'a> {
     }
 
     /// Makes the limit of this ask charge `used`, whatever the decision.
-    pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64) {
-        let (costs, known) = (Costs::new(), used.min(MAX_QUOTA));
-        self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
+    pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64, watch: Watch) {
+        let (costs, known, mut reserved) = (Costs::new(), used.min(MAX_QUOTA), Reserved::nothing(ask));
+        reserved.watch_by(watch);
+        self.pending.push(PendingReservation { costs, known, reserved });
     }
 
     /// Makes the limit of this ask give back up to so many `hits`, whatever the decision.

@@ -29,6 +29,7 @@ impl SentRate {
         let rate = Rate::new(quota, window).ok()?;
         let rate = strategy.map_or(Ok(rate.clone()), |strategy| rate.with_strategy(strategy)).ok()?;
         let part = rate.part(gateways.unwrap_or(1));
-        Some(Self::Rates(Arc::new(QuotaRates::new(0, Arc::new(Limit::new(limit.name(), &[part]))))))
+        let limit = Limit::new(limit.name(), &[part]).watched_from(limit.watched());
+        Some(Self::Rates(Arc::new(QuotaRates::new(0, Arc::new(limit)))))
     }
 }

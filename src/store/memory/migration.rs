@@ -96,7 +96,13 @@ impl Memory {
     }
 
     /// Settles a reservation in the cell that has it now. Returns the verdict afterwards.
-    pub fn settle(&self, Reserved { ticket, requested, .. }: &Reserved, cost: u64, now: Time) -> Verdict {
+    pub fn settle(&self, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
+        let Reserved { ticket, requested, watch, .. } = reserved;
+        let told = |limit: &Arc<Limit>| {
+            if !watch.is_nobody() {
+                self.tell(watch, limit, ticket.key, now);
+            }
+        };
         let is_there = |limit: &Limit| {
             let (shard, key) = self.place(limit, ticket.key);
             self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| entry.number == ticket.cell)
@@ -108,10 +114,13 @@ impl Memory {
             None
         };
         let Some(Migration { from, to, at, .. }) = moved else {
-            return translated(requested, &ticket.limit, self.settle_here(ticket, cost, now));
+            let verdict = self.settle_here(ticket, cost, now);
+            told(&ticket.limit);
+            return translated(requested, &ticket.limit, verdict);
         };
         let reservation = to.migrate_reservation(&from, &ticket.reservation, at);
         let verdict = self.settle_here(&Ticket { limit: to.clone(), reservation, ..ticket.clone() }, cost, now);
+        told(&to);
         translated(requested, &to, verdict)
     }
 

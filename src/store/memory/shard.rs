@@ -9,7 +9,7 @@ use hashlink::LinkedHashMap;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
-use crate::store::{Ask, Reserved, Ticket};
+use crate::store::{Ask, Reserved, Ticket, Watch};
 
 /// The bytes of a cell without its own allocations: a node of the map with two links.
 const NODE: usize = allocated(size_of::<(Fingerprint, CellEntry)>() + 2 * size_of::<usize>());
@@ -63,7 +63,8 @@ impl CellEntry {
         if ask.settles {
             let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
             let ticket = Ticket { limit: ask.limit.clone(), key: ask.key, cell: self.number, reservation };
-            reserved.push(Reserved { place: ask.place, ticket, requested: ask.limit.clone(), refunded: None });
+            let (requested, watch) = (ask.limit.clone(), Watch::default());
+            reserved.push(Reserved { place: ask.place, ticket, requested, refunded: None, watch });
         } else {
             ask.limit.charge(&mut self.cell, now, ask.cost);
         }

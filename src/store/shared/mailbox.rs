@@ -21,7 +21,7 @@ use super::cells::CellPlace;
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::{IfAbandoned, KeyUsage, LimitChanges, Reply, Reserved, Ticket};
+use crate::store::{IfAbandoned, KeyUsage, LimitChanges, Reply, Reserved, Ticket, Watch};
 
 #[derive(Debug)]
 pub(super) struct Mailboxes {
@@ -209,6 +209,7 @@ pub(super) struct Settlement {
     pub(super) asked: Instant,
     /// The real cost. If it is less than what was reserved, the rest is given back; if it is more, the difference is charged.
     pub(super) cost: u64,
+    pub(super) watch: Watch,
 }
 
 #[derive(Debug)]
@@ -266,10 +267,10 @@ impl PendingDecision {
         }
         let unsent = reply.and_then(|receiver| receiver.send(result).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().map(move |Reserved { place, ticket, .. }| {
+        reserved.into_iter().map(move |Reserved { place, ticket, watch, .. }| {
             let lapses = asks.iter().any(|ask| ask.place == place && ask.if_abandoned == IfAbandoned::Lapses);
             let cost = if lapses { 0 } else { ticket.cost() };
-            Message::Settle(Box::new(Settlement { ticket, now, asked, cost }))
+            Message::Settle(Box::new(Settlement { ticket, now, asked, cost, watch }))
         })
     }
 
@@ -439,7 +440,14 @@ mod tests {
         let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
         let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
         let ticket = Ticket { limit: limit.clone(), key: Fingerprint::of(b"k"), cell: 0, reservation };
-        decided.result.reserved.push(Reserved { place: 3, ticket: ticket.clone(), requested: limit, refunded: None });
+        let watch = Watch::default();
+        decided.result.reserved.push(Reserved {
+            place: 3,
+            ticket: ticket.clone(),
+            requested: limit,
+            refunded: None,
+            watch,
+        });
         drop(verdicts);
         mailboxes.reply(0, vec![decided]);
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());

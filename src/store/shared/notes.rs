@@ -40,10 +40,13 @@ impl Notes {
     /// Writes the note of this subject, unless there is one. Returns whether there was none.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// When the server does not answer, or does not take it.
     pub async fn claim(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<bool> {
-        let answer = self.ask(subject, NoteCommand::Claim(text, lifetime)).await?;
-        Ok(answer == NoteAnswer::Done)
+        match self.ask(subject, NoteCommand::Claim(text, lifetime)).await? {
+            NoteAnswer::Done => Ok(true),
+            NoteAnswer::Failed(why) => Err(io::Error::other(why)),
+            _ => Ok(false),
+        }
     }
 
     /// Writes the note of this subject, and replaces an earlier one.

@@ -29,7 +29,7 @@ use crate::limit::{Limit, Reservation, Verdict};
 use crate::store::plan::AskPlan;
 use crate::store::shared::counters::{CounterId, signed};
 use crate::store::shared::{BRIEFLY, OwnedAsk};
-use crate::store::{Demand, Pooled, Reply, Reserved, Ticket};
+use crate::store::{Demand, Pooled, ReachedRates, Reply, Reserved, Ticket, Watch};
 
 /// How long a lease may be spent, and at most how long others count what may never be admitted.
 pub(in crate::store::shared) const LEASE: Duration = Duration::from_millis(10);
@@ -210,6 +210,23 @@ impl CachedCell {
             let verdict = self.verdict(&ask.limit, ask.need, at, plan.fits());
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
+        if ask.limit.is_watched() {
+            let refused = result.refused(&ask.borrowed());
+            if refused > 0 || !ask.settles {
+                self.note_reached(&ask.limit, place, at, refused, &mut result.reached);
+            }
+        }
+    }
+
+    fn note_reached(&self, limit: &Arc<Limit>, place: usize, at: Time, refused: u64, reached: &mut ReachedRates) {
+        reached.note(place, limit, &self.lasting(limit, at), at, refused, self.set_apart(limit));
+    }
+
+    /// Tells the watcher of a settled charge what the key has used. The cell must be advanced to the present.
+    pub(in crate::store::shared) fn tell(&self, watch: &Watch, limit: &Arc<Limit>) {
+        let mut reached = ReachedRates::default();
+        self.note_reached(limit, 0, self.now, 0, &mut reached);
+        watch.tell_of(&reached, 0);
     }
 
     /// What is set apart for further requests counts as remaining.
@@ -248,7 +265,7 @@ impl CachedCell {
             limit.follow(&mut self.cell, &mut ticket.reservation);
         }
         let requested = requested.as_ref().unwrap_or(limit).clone();
-        Reserved { place: *place, ticket, requested, refunded: Some(refunded) }
+        Reserved { place: *place, ticket, requested, refunded: Some(refunded), watch: Watch::default() }
     }
 
     pub(in crate::store::shared) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {

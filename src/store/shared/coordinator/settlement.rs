@@ -4,17 +4,17 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::limit::Reservation;
-use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cached_cell::{Confirmation, FAR, LEASE, Provisional};
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::Settlement;
+use crate::store::{LimitChanges, Watch};
 
 impl Coordinator {
     /// Gives back or charges the difference. Nobody waits for that; the next request is decided after it.
     pub(super) fn settle(&mut self, settlement: Settlement) {
-        let Settlement { mut ticket, now, asked, mut cost } = settlement;
+        let Settlement { mut ticket, now, asked, mut cost, watch } = settlement;
         // If a new limit has not counted the key since a reload, it will continue from the cell of the reservation.
         let successor = self.cells.successor(&ticket.limit, ticket.key, now).map(|migration| migration.to.clone());
         if let Some(to) = successor.filter(|to| self.cells.find(ticket.key.with(to.shape())).is_some()) {
@@ -32,6 +32,9 @@ impl Coordinator {
         self.refusals.forget(cached.id());
         cached.advance_for(&ticket.limit, now, asked);
         cached.settle(&ticket, cost);
+        if !watch.is_nobody() {
+            cached.tell(&watch, &ticket.limit);
+        }
         self.queue(place, true);
     }
 
@@ -96,7 +99,7 @@ impl Coordinator {
     fn return_lease(&mut self, cell: CellPlace, rest: Provisional, asked: Instant) {
         if rest.ticket.cost() > 0 {
             let now = self.cells.peek(cell).now;
-            self.settle(Settlement { ticket: rest.ticket, now, asked, cost: 0 });
+            self.settle(Settlement { ticket: rest.ticket, now, asked, cost: 0, watch: Watch::default() });
         }
     }
 

@@ -14,6 +14,7 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, SharedStore};
 use crate::limit::{Cell, Limit};
+use crate::store::Watch;
 use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::{LEASE, MOMENT};
 use crate::store::shared::cells::MOST;
@@ -159,7 +160,8 @@ impl World {
                 let OwnedAsk { limit, key, .. } = self.whats[what % self.whats.len()][0].clone();
                 let (now, asked) = (self.clock(gateway % gateways), self.instant());
                 let reservation = limit.place_of(&Cell::new(limit.rates(), now), now, 0);
-                let settlement = Settlement { ticket: Ticket { limit, key, cell: 0, reservation }, now, asked, cost };
+                let (ticket, watch) = (Ticket { limit, key, cell: 0, reservation }, Watch::default());
+                let settlement = Settlement { ticket, now, asked, cost, watch };
                 self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
             }
             Step::Peek(..) | Step::Reset(..) => self.inspect(step),
@@ -210,7 +212,7 @@ impl World {
             *given = ticket.cost().saturating_sub(cost);
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
-            let settlement = Settlement { ticket, now, asked, cost };
+            let settlement = Settlement { ticket, now, asked, cost, watch: Watch::default() };
             gateway.coordinator.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }

@@ -1,0 +1,156 @@
+//! `[[notices]]`: who is told that a key has used a share of a rate.
+
+use std::fmt;
+
+use super::kinds::{flag, shaped, text};
+use super::pem_files::SystemAuthorities;
+use super::read::{Field, Name, Section, Shape, Wrong, report_repeated, tables};
+use super::route::limit_names;
+use super::{Limit, secret, values};
+use crate::base::share::WHOLE;
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
+
+/// The most receivers, and the most shares of each: every notice is sent to every receiver, for every share.
+const MOST: usize = 8;
+const MOST_SHARES: usize = 4;
+
+const URL: &str = "add where notices are sent: url = \"https://hooks.example.com/limits\"";
+const SHARE: &str = "allowed: 0.000001 to 1.0, like 0.8 for 80 %";
+
+/// A receiver of notices, and what it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NoticeReceiver {
+    /// Its path and its query are secret.
+    pub url: Url,
+    /// `None` without `https`.
+    pub tls: Option<ConnectorTls>,
+    /// The names of the limits.
+    pub limits: Vec<String>,
+    /// In millionths, ascending.
+    pub at: Vec<u32>,
+    pub secret: Option<NoticeSecret>,
+    pub full_keys: bool,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct NoticeSecret(String);
+
+impl NoticeSecret {
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for NoticeSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Before the names of limits are looked up.
+pub(super) struct NoticesDraft<'a> {
+    /// `None` for all limits.
+    pub(super) names: Option<Vec<Name<'a>>>,
+    /// `None` if the table has an error.
+    pub(super) notices: Option<NoticeReceiver>,
+}
+
+tables! {
+    /// Tells a server of yours when a key has used a share of a rate (docs/notices.md).
+    keys {
+        /// Where notices are sent by POST: `https://`, or `http://` on this machine. Its path and query count as secret.
+        url: () = text().required() => "https://hooks.example.com/limits";
+        /// The names of the limits; by default all.
+        limits: () = shaped(Shape::List(&Shape::Text, 1, usize::MAX)) => ["per-client"];
+        /// The shares of a rate, above 0 and up to 1. Each is told once for each key, rate and window.
+        at: () = shaped(Shape::List(&Shape::Decimal(1), 1, MOST_SHARES)), [0.8, 1.0];
+        /// Signs each notice: `X-Gateway-Signature` is `sha256=` and the HMAC of the body in hexadecimal. At least 16
+        /// characters, or `"file:PATH"` or `"env:NAME"`.
+        secret: () = text() => "env:NOTICE_SECRET";
+        /// Sends keys of clients in full; otherwise masks them (docs/admin.md).
+        full_keys: bool = flag(), false;
+    }
+}
+
+pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST);
+
+pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> NoticesDraft<'a> {
+    let field = section.required(&keys::url, URL);
+    let url = field.as_ref().and_then(|field| field.hiding_query().parse(receiver));
+    let names = section.field(&keys::limits).map(|field| limit_names(&field, &keys::limits));
+    let at = section.read_as(&keys::at, shares);
+    let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
+    let full_keys = section.read(&keys::full_keys);
+    section.close();
+    let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
+    let notices = || {
+        let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
+        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(NoticeSecret(secret))))?;
+        Some(NoticeReceiver { url: url?, tls, limits: Vec::new(), at, secret, full_keys })
+    };
+    NoticesDraft { notices: notices(), names }
+}
+
+fn receiver(text: &str) -> Result<Url, Wrong> {
+    let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/limits\"";
+    let url = values::url(text, "receivers", help)?;
+    if url.server_name.is_none() && !values::is_here(&url) {
+        let message = "without TLS others in the network could read and change the notices";
+        return Err(Wrong::new(message, help).at(0.."http://".len()));
+    }
+    Ok(Url { target: url.target.with_secret_path(), ..url })
+}
+
+fn shares(field: &Field<'_>) -> Option<Vec<u32>> {
+    let list = field.list(&keys::at)?;
+    let shares: Vec<_> = list.into_iter().filter_map(|field| Some((field.decimal(SHARE, share)?, field))).collect();
+    report_repeated(&shares, "this share", "list it once");
+    let mut shares: Vec<_> = shares.into_iter().map(|(share, _)| share).collect();
+    shares.sort_unstable();
+    Some(shares).filter(|shares| !shares.is_empty())
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1 and a million")]
+fn share(written: &str) -> Option<u32> {
+    let millionths = (written.parse::<f64>().ok()? * f64::from(WHOLE)).round();
+    (1.0..=f64::from(WHOLE)).contains(&millionths).then_some(millionths as u32)
+}
+
+/// From which share on this limit is watched.
+pub(super) fn watched(notices: &[NoticeReceiver], limit: &Limit) -> Option<u32> {
+    let about = notices.iter().filter(|one| one.limits.contains(&limit.name));
+    about.filter_map(|one| one.at.first()).min().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_above_nothing_and_up_to_the_whole() {
+        for (written, millionths) in
+            [("0.8", 800_000), ("1", WHOLE), ("1.0", WHOLE), ("0.000001", 1), ("8e-1", 800_000)]
+        {
+            assert_eq!(share(written), Some(millionths), "{written}");
+        }
+        for written in ["0", "0.0", "-0.5", "1.000001", "80", "inf", "nan", ""] {
+            assert_eq!(share(written), None, "{written}");
+        }
+    }
+
+    #[test]
+    fn receivers_get_nothing_through_an_open_network() {
+        for text in
+            ["https://hooks.internal/limits", "http://127.0.0.1:9000/a?b", "http://localhost/", "http://[::1]:1/"]
+        {
+            assert!(receiver(text).is_ok(), "{text}");
+        }
+        for text in
+            ["http://hooks.internal/", "http://10.0.0.1/", "ftp://a/", "hooks", "https://u:p@a/", "https://a/#b"]
+        {
+            assert!(receiver(text).is_err(), "{text}");
+        }
+        assert_eq!(receiver("https://a.test/T0/B0?c").unwrap().to_string(), "https://a.test/***");
+    }
+}

@@ -1,0 +1,194 @@
+//! Notices: tells servers of the operator when a key has used a share of a rate, once for each key, rate, share and window.
+//!
+//! A request that reaches a share only adds a notice to a bounded queue. A filter before the queues knows most notices that
+//! were added already, so that a flood of a key that is over its limit adds nothing. Each receiver has a queue and a task of
+//! its own, so none waits for another. The task remembers with the counters which notices were sent (`claims.rs`).
+
+mod filter;
+mod notice;
+mod queue;
+mod claims;
+mod receiver;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::time::{Instant, timeout_at};
+
+use crate::base::fingerprint::Fingerprint;
+use crate::base::in_force::InForce;
+use crate::base::key_mask::KeyMask;
+use crate::config::{self, Config, NoticeReceiver};
+use crate::limit::{Limit, Reached};
+use crate::store::{Store, Watch, Watcher};
+
+use claims::Claims;
+use filter::Filter;
+use notice::Notice;
+use receiver::Receiver;
+
+pub use claims::remembered;
+
+/// The receivers in force, and what outlives them.
+#[derive(Default)]
+pub struct Notices {
+    in_force: Arc<InForce<Receiver>>,
+    shared: Arc<Shared>,
+}
+
+/// What all receivers share.
+#[derive(Default)]
+struct Shared {
+    filter: OnceLock<Filter>,
+    /// `None` before the start, and in a simulation: then no key is shown.
+    mask: OnceLock<Arc<KeyMask>>,
+    /// `None` before the start.
+    claims: ArcSwapOption<Claims>,
+    counts: NoticeCounts,
+}
+
+#[derive(Debug, Default)]
+pub struct NoticeCounts {
+    pub delivered: AtomicU64,
+    /// Attempts, each of which is followed by another unless the notice is dropped.
+    pub failed: AtomicU64,
+    /// There was no room in the queue.
+    pub full: AtomicU64,
+    /// The receiver has not taken it within an hour.
+    pub expired: AtomicU64,
+    /// The receiver was removed, or the gateway has ended.
+    pub ended: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+/// The receivers of one configuration.
+#[derive(Clone, Default)]
+pub struct Receivers(Vec<(Arc<Receiver>, NoticeReceiver)>);
+
+/// The receivers that are told about one limit.
+pub struct LimitNotices {
+    receivers: Receivers,
+    has_public_keys: bool,
+    shared: Arc<Shared>,
+}
+
+impl Notices {
+    /// The receivers of this configuration: those in force that have the same URL, or new ones.
+    pub fn get(&self, config: &Config) -> Receivers {
+        let all = config.notices.iter().enumerate().map(|(index, terms)| {
+            let same = config.notices[..index].iter().filter(|earlier| earlier.url == terms.url).count();
+            let known = self.in_force.find(|receiver| receiver.is_at(&terms.url, same));
+            (known.unwrap_or_else(|| Arc::new(Receiver::new(terms, same, self.shared.clone()))), terms.clone())
+        });
+        Receivers(all.collect())
+    }
+
+    /// Who is told about this limit; `None` if nobody is.
+    pub fn about(&self, receivers: &Receivers, limit: &config::Limit) -> Option<Arc<LimitNotices>> {
+        let is_told = |(_, terms): &&(Arc<Receiver>, NoticeReceiver)| terms.limits.contains(&limit.name);
+        let receivers: Vec<_> = receivers.0.iter().filter(is_told).cloned().collect();
+        (!receivers.is_empty()).then(|| {
+            let (receivers, shared) = (Receivers(receivers), self.shared.clone());
+            Arc::new(LimitNotices { receivers, has_public_keys: limit.has_public_keys(), shared })
+        })
+    }
+
+    /// Masks keys by this mask from now on.
+    pub fn mask_by(&self, mask: Arc<KeyMask>) {
+        let _ = self.shared.mask.set(mask);
+    }
+
+    /// Puts these receivers in force. Notices for others are dropped. Those that were sent are remembered in `store`.
+    pub fn apply(&self, receivers: &Receivers, store: &Arc<Store>, config: &config::Store) {
+        if self.shared.claims.load().as_ref().is_none_or(|claims| !claims.is_of(store)) {
+            self.shared.claims.store(Some(Arc::new(Claims::new(store, config))));
+        }
+        receivers.0.iter().for_each(|(receiver, terms)| receiver.set_terms(terms));
+        let before = self.in_force.all();
+        let all: Vec<_> = receivers.0.iter().map(|(receiver, _)| receiver.clone()).collect();
+        let is_removed = |one: &&Arc<Receiver>| !all.iter().any(|kept| Arc::ptr_eq(kept, one));
+        let removed: Vec<_> = before.iter().filter(is_removed).cloned().collect();
+        self.in_force.replace(all);
+        for receiver in removed {
+            receiver.end("a reload has removed the receiver");
+        }
+    }
+
+    /// Sends the waiting notices at the end of the process, for at most `limit`, except to receivers that take none. What is
+    /// left is forgotten, so that it is sent after a restart if it happens again.
+    pub async fn finish(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let receivers = self.in_force.all();
+        for receiver in &receivers {
+            // If the time is over, the rest is dropped.
+            let _ = timeout_at(deadline, receiver.drained()).await;
+        }
+        self.in_force.replace(Vec::new());
+        let claims = self.shared.claims.load_full();
+        for receiver in receivers {
+            let left = receiver.end("the gateway ends");
+            if let Some(claims) = &claims {
+                let _ = timeout_at(deadline, claims.give_back(left.iter().map(|notice| &**notice))).await;
+            }
+        }
+    }
+
+    /// How many notices wait for receivers in force.
+    pub fn waiting(&self) -> usize {
+        self.in_force.all().iter().map(|receiver| receiver.waiting()).sum()
+    }
+
+    pub fn counts(&self) -> &NoticeCounts {
+        &self.shared.counts
+    }
+}
+
+impl LimitNotices {
+    /// Adds the notices that nobody has been sent yet to the queues of their receivers. Never waits. `text` is called only if
+    /// there is one.
+    pub fn tell(&self, key: Fingerprint, text: impl Fn() -> String, limit: &Limit, reached: &Reached) {
+        let filter = self.shared.filter.get_or_init(Filter::default);
+        for (receiver, terms) in &self.receivers.0 {
+            for share in terms.at.iter().filter(|share| **share <= reached.share) {
+                if !filter.is_new(&(receiver.number(), limit.terms(), reached.rate, reached.until, *share, key)) {
+                    continue;
+                }
+                let text = if terms.full_keys || self.has_public_keys { text() } else { self.masked(key, &text()) };
+                let notice = Notice::new(receiver.name(), limit, key, text, *share, reached);
+                notice.into_iter().for_each(|notice| receiver.add(notice));
+            }
+        }
+    }
+
+    fn masked(&self, key: Fingerprint, text: &str) -> String {
+        self.shared.mask.get().map_or_else(String::new, |mask| mask.of(key, text))
+    }
+
+    /// Tells of a charge of this key when it is settled.
+    pub fn watch(self: &Arc<Self>, key: Fingerprint, text: String) -> Watch {
+        Watch::new(Arc::new(KeyWatcher { notices: self.clone(), key, text }))
+    }
+}
+
+struct KeyWatcher {
+    notices: Arc<LimitNotices>,
+    key: Fingerprint,
+    text: String,
+}
+
+impl std::fmt::Debug for KeyWatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("notices")
+    }
+}
+
+impl Watcher for KeyWatcher {
+    fn tell(&self, limit: &Limit, reached: &Reached) {
+        self.notices.tell(self.key, || self.text.clone(), limit, reached);
+    }
+}

@@ -1,0 +1,83 @@
+//! The notices that wait for one receiver, at most [`MOST`]. A notice stays in the queue while it is sent, so it is counted
+//! whatever becomes of the sender.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::notice::Notice;
+
+pub(super) const MOST: usize = 10_000;
+
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// Something was added.
+    added: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Arc<Notice>>,
+    has_ended: bool,
+}
+
+/// Why a notice was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdded {
+    Full,
+    Ended,
+}
+
+impl Queue {
+    pub(super) fn add(&self, notice: Notice) -> Result<(), NotAdded> {
+        let mut state = self.state.lock();
+        if state.has_ended {
+            return Err(NotAdded::Ended);
+        }
+        if state.waiting.len() >= MOST {
+            return Err(NotAdded::Full);
+        }
+        state.waiting.push_back(Arc::new(notice));
+        drop(state);
+        self.added.notify_one();
+        Ok(())
+    }
+
+    /// Waits for the first notice, which stays. Only one task may wait.
+    pub(super) async fn first(&self) -> Arc<Notice> {
+        loop {
+            if let Some(first) = self.state.lock().waiting.front().cloned() {
+                return first;
+            }
+            self.added.notified().await;
+        }
+    }
+
+    /// Removes the first notice if it is this one.
+    pub(super) fn remove(&self, notice: &Arc<Notice>) {
+        let mut state = self.state.lock();
+        state.waiting.pop_front_if(|first| Arc::ptr_eq(first, notice));
+    }
+
+    /// Moves the first notice to the end if it is this one.
+    pub(super) fn put_back(&self, notice: &Arc<Notice>) {
+        let mut state = self.state.lock();
+        let first = state.waiting.pop_front_if(|first| Arc::ptr_eq(first, notice));
+        state.waiting.extend(first);
+    }
+
+    /// Adds nothing any more. Returns what waited.
+    pub(super) fn end(&self) -> VecDeque<Arc<Notice>> {
+        let mut state = self.state.lock();
+        state.has_ended = true;
+        mem::take(&mut state.waiting)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+}
