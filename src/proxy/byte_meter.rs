@@ -5,6 +5,7 @@
 //! reservation covers both.
 
 use std::cell::RefCell;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -157,7 +158,8 @@ impl Meter {
     }
 
     fn conclude(&mut self, limits: &[RouteLimit], mut reply: Reply, state: &mut DecisionState<'_>) -> Decision {
-        Metered::keep(&mut self.limits, &mut reply);
+        Metered::keep(&mut self.limits, mem::take(&mut reply.reserved));
+        Metered::tell(&self.limits, &reply);
         let (request, response) = (self.request, self.response);
         let need = |place: usize| {
             let limit = self.limits.iter().find(|limit| limit.open.place() == Some(place));

@@ -79,6 +79,7 @@ log = {}
 admin = { listen = "127.0.0.1:2" }
 tracing = { endpoint = "http://127.0.0.1:4318" }
 store = { STORE }
+notices = [{ url = "https://127.0.0.1:7/hook" }]
 jwt.j = { issuer = "https://a/", audience = ["a"], jwks = "http://127.0.0.1:3/", algorithms = ["RS256"] }
 [decisions]
 listen = "127.0.0.1:4"

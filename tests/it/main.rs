@@ -121,6 +121,8 @@ mod metrics;
 mod migrating;
 mod named_files;
 mod names;
+mod notices;
+mod notices_delivery;
 mod observing;
 mod openapi;
 mod origin;

@@ -21,6 +21,7 @@ use crate::harness::{
     self, Answer, Authority, Client, Fault, Gateway, Mode, ModelServer, Signer, Software, TlsClient, Upstream, Valkey,
     claims, closed_port, full_queue, limited, over_http2, reply, run, run_json, until,
 };
+use crate::notices::{self, Hook};
 use crate::reference::tables;
 use crate::schema::schema;
 use crate::{envoy, model_costs};
@@ -636,6 +637,15 @@ examples! {
         // More than 80 of 2 000 are less likely than 10^-30.
         until("some are exported", PATIENCE, || !collector.spans().is_empty());
         assert!(collector.spans().len() < 2 * 80, "{}", collector.spans().len());
+    }
+
+    notices_are_sent_at_80_percent_and_at_the_whole_with_masked_keys: ["notices.at", "notices.full_keys"] {
+        let hook = Hook::start();
+        let gateway = Gateway::start(&(hook.section("") + &limited("header:x-api-key", "10/31d", "")));
+        notices::ask(&gateway, "partner-7", 10);
+        let told = hook.wait(2);
+        assert_eq!([&told[0]["share"], &told[1]["share"]], [&json!(0.8), &json!(1.0)]);
+        assert!(told.iter().all(|notice| notice["key"].as_str().unwrap().starts_with("pa\u{2026}-7#")), "{told:?}");
     }
 
     times_of_up_to_75_seconds: [

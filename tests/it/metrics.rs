@@ -90,6 +90,7 @@ impl Everything {
              [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
              [limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = {{ tokens = \"auto\" }}\n\
              [limits.bytes]\nkey = \"global\"\nrates = [\"1GiB/d\"]\ncost = {{ bytes = \"response\" }}\n\
+             [[notices]]\nurl = \"http://{away}/\"\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
              [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
              [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\

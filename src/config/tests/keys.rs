@@ -49,6 +49,12 @@ sample = 0.5
 headers = { authorization = "secret" }
 service_name = "edge"
 timeout = "1s"
+[[notices]]
+url = "https://hooks.a.test/limits"
+limits = ["a", "bytes"]
+at = [0.5, 1]
+secret = "sixteen-letters!"
+full_keys = true
 [store]
 type = "memory"
 max_keys = 1000

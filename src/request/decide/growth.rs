@@ -117,21 +117,27 @@ pub trait Metered {
 
     fn open_mut(&mut self) -> &mut OpenReservation;
 
-    /// Keeps what a reply has reserved, and tells what it says about watched limits.
-    fn keep(limits: &mut [Self], reply: &mut Reply)
+    fn keep(limits: &mut [Self], reserved: Vec<Reserved>)
     where
         Self: Sized,
     {
-        for mut reserved in mem::take(&mut reply.reserved) {
+        for mut reserved in reserved {
             let mut open = limits.iter_mut().map(Self::open_mut);
             if let Some(open) = open.find(|open| open.place() == Some(reserved.place())) {
                 open.first().into_iter().for_each(|first| reserved.watch_by(first.watch().clone()));
                 open.reserved.push(reserved);
             }
         }
-        if !reply.reached.is_empty() {
+    }
+
+    /// Tells what a refusal says about watched limits.
+    fn tell(limits: &[Self], refusal: &Reply)
+    where
+        Self: Sized,
+    {
+        if !refusal.reached.is_empty() {
             let first = limits.iter().filter_map(|limit| limit.open().first());
-            first.for_each(|first| first.watch().tell_of(&reply.reached, first.place()));
+            first.for_each(|first| first.watch().tell_of(&refusal.reached, first.place()));
         }
     }
 }
@@ -181,12 +187,15 @@ impl Growth {
                 }
             };
             let Some(mut reply) = answered else { return Poll::Ready(Ok(())) };
-            L::keep(limits, &mut reply);
+            L::keep(limits, mem::take(&mut reply.reserved));
             let lacks = limits.iter().any(|limit| limit.open().lacks(needed(limit)));
             match (lacks, extra) {
                 (false, _) => return Poll::Ready(Ok(())),
                 (true, Extra::Step) => extra = Extra::None,
-                (true, Extra::None) => return Poll::Ready(Err(reply)),
+                (true, Extra::None) => {
+                    L::tell(limits, &reply);
+                    return Poll::Ready(Err(reply));
+                }
             }
         }
     }
