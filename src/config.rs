@@ -47,6 +47,8 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use http::StatusCode;
+
 use crate::net::tls::{Identity, TlsSettings};
 
 pub use acme::{Acme, Challenge, ChallengeSecret};
@@ -141,6 +143,11 @@ impl Config {
 
     pub fn descriptors(&self) -> &[DescriptorRule] {
         self.decisions.as_ref().map_or(&[], |decisions| &decisions.descriptors)
+    }
+
+    /// The status by which other proxies learn that a limit refuses a request.
+    pub fn refused_status(&self) -> StatusCode {
+        self.decisions.as_ref().map_or(StatusCode::TOO_MANY_REQUESTS, |decisions| decisions.refused_status)
     }
 
     /// All listeners except that of the admin API.

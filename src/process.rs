@@ -30,7 +30,7 @@ use crate::base::clock::{self, Time};
 use crate::base::key_mask::KeyMask;
 use crate::base::metrics::PerWorker;
 use crate::base::threads::local_runtime;
-use crate::config::{Config, ReloadError};
+use crate::config::{self, Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
@@ -166,11 +166,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Snapshot::build(&config, &shared, store);
     // Clients that connect meanwhile wait. Without the keys, their tokens would be refused.
     jwks::fetch_first(&gateway.key_sources)?;
-    shared.key_sources().apply(gateway.key_sources.clone());
-    shared.quota_sources().apply(&gateway.quota_sources);
     counters_file::restore(&config.store, &gateway, &shared);
-    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
-    shared.notices().apply(&gateway.notices, &gateway.store, &config.store);
+    start_sources(&shared, &gateway, &config.store);
     acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
@@ -244,6 +241,14 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         signals,
     };
     runtime.block_on(control.run())
+}
+
+/// Starts what talks to other servers. What is remembered about notices must be restored before.
+fn start_sources(shared: &SharedState, gateway: &Snapshot, store: &config::Store) {
+    shared.key_sources().apply(gateway.key_sources.clone());
+    shared.quota_sources().apply(&gateway.quota_sources);
+    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    shared.notices().apply(&gateway.notices, &gateway.store, store);
 }
 
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.

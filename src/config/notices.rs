@@ -37,6 +37,10 @@ pub struct NoticeReceiver {
 pub struct NoticeSecret(String);
 
 impl NoticeSecret {
+    pub fn new(secret: &str) -> Self {
+        Self(secret.to_owned())
+    }
+
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -77,7 +81,7 @@ pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST
 
 pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> NoticesDraft<'a> {
     let field = section.required(&keys::url, URL);
-    let url = field.as_ref().and_then(|field| field.hiding_query().parse(receiver));
+    let url = field.as_ref().and_then(|field| field.hiding_target().parse(receiver));
     let names = section.field(&keys::limits).map(|field| limit_names(&field, &keys::limits));
     let at = section.read_as(&keys::at, shares);
     let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
@@ -86,7 +90,7 @@ pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> Noti
     let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
     let notices = || {
         let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
-        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(NoticeSecret(secret))))?;
+        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(NoticeSecret::new(&secret))))?;
         Some(NoticeReceiver { url: url?, tls, limits: Vec::new(), at, secret, full_keys })
     };
     NoticesDraft { notices: notices(), names }

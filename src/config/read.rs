@@ -151,6 +151,16 @@ impl<'a> Field<'a> {
         self
     }
 
+    /// Hides the path and the query of a URL where this line is shown, since both may be secrets.
+    pub(super) fn hiding_target(&self) -> &Self {
+        let text = self.value.as_str().unwrap_or_default();
+        let start = text.find("://").map_or(0, |at| at + "://".len());
+        if let Some(at) = text[start..].find(['/', '?']).map(|at| start + at + 1).filter(|at| *at < text.len()) {
+            self.source.hide(self.part(at..text.len()).unwrap_or(self.span.clone()));
+        }
+        self
+    }
+
     /// A string that names something else in the file.
     pub(super) fn name(&self) -> Option<Name<'a>> {
         self.text().map(|text| Name { text, span: self.span.clone() })
@@ -209,7 +219,8 @@ impl<'a> Field<'a> {
                 self.report_section(&Name { text: key.name, span: self.span.clone() });
                 return None;
             }
-            let is_of_texts = !matches!(key.kind.shape, Shape::List(Shape::Table(_) | Shape::Number(..), ..));
+            let is_of_texts =
+                !matches!(key.kind.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
             let list = self.spelled().filter(|_| is_of_texts && self.is_text()).map(|text| format!("[{text}]"));
             self.mistyped("a list", format!("write it in brackets: {}", list.unwrap_or(key.example().to_owned())));
             return None;

@@ -294,10 +294,7 @@ impl Snapshot {
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
             inspect_memory: config.server.inspect_memory / shared.workers().max(1),
-            refused_status: config
-                .decisions
-                .as_ref()
-                .map_or(StatusCode::TOO_MANY_REQUESTS, |decisions| decisions.refused_status),
+            refused_status: config.refused_status(),
             access_log: config.log.access,
             store,
             on_error: config.store.on_error(),

@@ -42,7 +42,7 @@ pub struct Notices {
 #[derive(Default)]
 struct Shared {
     filter: OnceLock<Filter>,
-    /// `None` before the start, and in a simulation: then no key is shown.
+    /// `None` before the start.
     mask: OnceLock<Arc<KeyMask>>,
     /// `None` before the start.
     claims: ArcSwapOption<Claims>,
@@ -152,21 +152,19 @@ impl LimitNotices {
     /// Adds the notices that nobody has been sent yet to the queues of their receivers. Never waits. `text` is called only if
     /// there is one.
     pub fn tell(&self, key: Fingerprint, text: impl Fn() -> String, limit: &Limit, reached: &Reached) {
+        // Only a gateway that runs sends notices, no simulation.
+        let Some(mask) = self.shared.mask.get() else { return };
         let filter = self.shared.filter.get_or_init(Filter::default);
         for (receiver, terms) in &self.receivers.0 {
             for share in terms.at.iter().filter(|share| **share <= reached.share) {
                 if !filter.is_new(&(receiver.number(), limit.terms(), reached.rate, reached.until, *share, key)) {
                     continue;
                 }
-                let text = if terms.full_keys || self.has_public_keys { text() } else { self.masked(key, &text()) };
+                let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };
                 let notice = Notice::new(receiver.name(), limit, key, text, *share, reached);
                 notice.into_iter().for_each(|notice| receiver.add(notice));
             }
         }
-    }
-
-    fn masked(&self, key: Fingerprint, text: &str) -> String {
-        self.shared.mask.get().map_or_else(String::new, |mask| mask.of(key, text))
     }
 
     /// Tells of a charge of this key when it is settled.

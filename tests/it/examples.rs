@@ -37,7 +37,8 @@ fn said_against(folder: &Path, text: &str) -> Option<String> {
     let file = folder.join("gateway.toml");
     fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
-    let variables = [("COLLECTOR_TOKEN", "secret"), ("APP_AUTHORIZATION", "secret"), ("NOTICE_SECRET", "sixteen-letters-and-more")];
+    let variables =
+        [("COLLECTOR_TOKEN", "secret"), ("APP_AUTHORIZATION", "secret"), ("NOTICE_SECRET", "sixteen-letters-and-more")];
     let output = command.arg("check").arg(&file).envs(variables).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     (!output.status.success() || !said.is_empty()).then(|| format!("{said}in:\n{text}"))

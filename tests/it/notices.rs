@@ -7,7 +7,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::bytes::files;
-use crate::harness::{Gateway, Received, Software, Upstream, every_store, limited, reply, unix, until, with_each_server};
+use crate::harness::{
+    Gateway, Received, Software, Upstream, every_store, limited, reply, unix, until, with_each_server,
+};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const SECRET: &str = "sixteen-letters-and-more";
@@ -63,7 +65,15 @@ impl Hook {
 
 pub(crate) fn short(notice: &Value) -> String {
     let text = |name: &str| notice[name].as_str().unwrap().to_owned();
-    format!("{} {} {} {} {}/{}", text("limit"), text("rate"), text("key"), notice["share"], notice["used"], notice["quota"])
+    format!(
+        "{} {} {} {} {}/{}",
+        text("limit"),
+        text("rate"),
+        text("key"),
+        notice["share"],
+        notice["used"],
+        notice["quota"]
+    )
 }
 
 /// `times` requests of this key.
@@ -84,7 +94,8 @@ pub(crate) fn fence(gateway: &Gateway, quota: usize) {
 fn each_share_is_told_once() {
     every_store(|store| {
         let hook = Hook::start();
-        let gateway = Gateway::start(&format!("{store}{}{}", hook.section(FULL), limited("header:x-api-key", "10/31d", "")));
+        let gateway =
+            Gateway::start(&format!("{store}{}{}", hook.section(FULL), limited("header:x-api-key", "10/31d", "")));
         assert_eq!(ask(&gateway, "alice", 7), [200; 7]);
         ask(&gateway, "alice", 1);
         let first = hook.wait(1);
@@ -156,7 +167,8 @@ fn keys_have_the_masks_of_the_dashboard() {
     let (masked, full) = (Hook::start(), Hook::start());
     let sections = masked.section("at = [1.0]") + &full.section(&format!("at = [1.0]\n{FULL}"));
     let gateway = Gateway::start(&(sections + &limited("header:x-api-key", "1/31d", "")));
-    let hostile: [&[u8]; 4] = [b"a\"},{\"b\\\\\x80\xff\xfe", b"\tbell\\u0000 tab\t\"", b"${jndi:ldap://x}'\"<script>", b"short"];
+    let hostile: [&[u8]; 4] =
+        [b"a\"},{\"b\\\\\x80\xff\xfe", b"\tbell\\u0000 tab\t\"", b"${jndi:ldap://x}'\"<script>", b"short"];
     for key in hostile {
         let mut client = gateway.client();
         client.get_with("/", [b"X-Api-Key: ", key, b"\r\n"].concat());
@@ -168,9 +180,9 @@ fn keys_have_the_masks_of_the_dashboard() {
     assert_eq!(keys[..4], hostile.map(|key| String::from_utf8_lossy(key.trim_ascii()).into_owned()));
     assert!(keys[4].starts_with("kkkk") && keys[4].len() < 200, "{}", keys[4].len());
     let shown = gateway.admin("/api/limits").json()["limits"][0]["most_busy"].clone();
-    let mut shown: Vec<_> = shown.as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap().to_owned()).collect();
-    let mut told: Vec<_> =
-        masked.wait(5).iter().map(|notice| notice["key"].as_str().unwrap().to_owned()).collect();
+    let mut shown: Vec<_> =
+        shown.as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap().to_owned()).collect();
+    let mut told: Vec<_> = masked.wait(5).iter().map(|notice| notice["key"].as_str().unwrap().to_owned()).collect();
     shown.sort();
     told.sort();
     assert_eq!(told, shown);
@@ -240,7 +252,8 @@ fn several_gateways_tell_once(software: Software) {
 fn a_store_that_is_away_loses_no_notice(software: Software) {
     let (hook, mut server) = (Hook::start(), software.start());
     let limit = limited("header:x-api-key", "2/31d", "");
-    let text = format!("{}{}{limit}", server.store_with("timeout = \"200ms\""), hook.section(&format!("at = [1.0]\n{FULL}")));
+    let text =
+        format!("{}{}{limit}", server.store_with("timeout = \"200ms\""), hook.section(&format!("at = [1.0]\n{FULL}")));
     let gateway = Gateway::start(&text);
     ask(&gateway, "early", 2);
     hook.wait(1);

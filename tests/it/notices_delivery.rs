@@ -184,7 +184,10 @@ fn the_program_in_the_documentation_verifies_signatures() {
     let received = &hook.0.received()[0];
     let verify = |body: &[u8]| {
         let mut python = Command::new("python3");
-        python.args(["-c", &format!("{program}\nimport sys\nprint(is_from_gateway(sys.stdin.buffer.read(), sys.argv[1]))")]);
+        python.args([
+            "-c",
+            &format!("{program}\nimport sys\nprint(is_from_gateway(sys.stdin.buffer.read(), sys.argv[1]))"),
+        ]);
         python.arg(received.headers.must("x-gateway-signature")).env("NOTICE_SECRET", "sixteen-letters-and-more");
         let mut python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         python.stdin.take().unwrap().write_all(body).unwrap();
@@ -192,26 +195,6 @@ fn the_program_in_the_documentation_verifies_signatures() {
     };
     assert_eq!(verify(&received.body).trim(), "True");
     assert_eq!(verify(&[&received.body[..], b" "].concat()).trim(), "False");
-}
-
-#[test]
-fn receivers_that_are_wrong_are_refused() {
-    for (section, expected) in [
-        ("url = \"http://10.0.0.1/\"", "without TLS others in the network could read and change the notices"),
-        ("at = [0.5]", "has no `url`"),
-        ("url = \"http://127.0.0.1/\"\nlimits = [\"ll\"]", "did you mean `l`?"),
-        ("url = \"http://127.0.0.1/\"\nat = [0.0]", "is out of range"),
-        ("url = \"http://127.0.0.1/\"\nat = [0.1, 0.2, 0.3, 0.4, 0.5]", "allowed: at most 4"),
-        ("url = \"http://127.0.0.1/\"\nsecret = \"short\"", "fewer than 16 characters"),
-        ("url = \"http://127.0.0.1/\"\nsecret = \"env:NO_SUCH_SECRET\"", "there is no environment variable"),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("gateway.toml");
-        std::fs::write(&file, format!("[[notices]]\n{section}\n{}", limit())).unwrap();
-        let output = crate::harness::run(&["check", file.to_str().unwrap()]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-        assert!(!output.status.success() && said.contains(expected), "{section}: {said}");
-    }
 }
 
 #[test]

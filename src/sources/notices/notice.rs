@@ -1,7 +1,9 @@
 //! One notice: what is sent, how it is signed, and what identifies it.
 
+use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use http::HeaderValue;
@@ -16,6 +18,8 @@ use crate::limit::{Limit, Reached};
 
 pub(super) const SIGNATURE: &str = "x-gateway-signature";
 
+/// How long a notice is tried.
+const LONGEST: Duration = Duration::from_secs(3_600);
 /// The longest name of a machine, in bytes.
 const LONGEST_NAME: usize = 255;
 
@@ -30,7 +34,7 @@ pub(super) struct Notice {
     pub(super) until: Time,
     /// Of its receiver, limit, rate, key, share and window.
     pub(super) id: Fingerprint,
-    pub(super) since: Instant,
+    since: Instant,
     /// Whether no other gateway, and this one no second time, sends it.
     pub(super) is_claimed: AtomicBool,
 }
@@ -68,6 +72,11 @@ impl Notice {
         Some(Self { limit, rate, key: text, share, used, quota: capacity, until, id, since, is_claimed })
     }
 
+    /// Whether it has been tried for long enough.
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= LONGEST
+    }
+
     pub(super) fn body(&self) -> Vec<u8> {
         let Self { limit, rate, key, share, used, quota, until, .. } = self;
         let (share, reset) = (f64::from(*share) / f64::from(WHOLE), until.rfc3339());
@@ -79,8 +88,11 @@ impl Notice {
 /// `sha256=` and the HMAC of the body.
 pub(super) fn signature(secret: &NoticeSecret, body: &[u8]) -> Option<HeaderValue> {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body);
-    let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    HeaderValue::try_from(format!("sha256={digits}")).ok()
+    let mut text = "sha256=".to_owned();
+    for byte in tag.as_ref() {
+        write!(text, "{byte:02x}").ok()?;
+    }
+    HeaderValue::try_from(text).ok()
 }
 
 /// The name of this machine.
@@ -90,4 +102,52 @@ fn gateway() -> &'static str {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         name.chars().take(LONGEST_NAME).collect()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(share: u32, until: u64, key: &[u8], receiver: &[u8]) -> Notice {
+        let limit = Limit::new("l", &["10/d".parse().unwrap()]);
+        let reached = Reached { rate: 0, used: 8, capacity: 10, share, until: Time::from_micros(until) };
+        let [key, receiver] = [key, receiver].map(Fingerprint::of);
+        Notice::new(receiver, &limit, key, "a\"\n\u{0}é".to_owned(), share, &reached).unwrap()
+    }
+
+    #[test]
+    fn each_receiver_key_share_and_window_has_its_own() {
+        let ids = [
+            notice(1, 1, b"a", b"b"),
+            notice(2, 1, b"a", b"b"),
+            notice(1, 2, b"a", b"b"),
+            notice(1, 1, b"c", b"b"),
+            notice(1, 1, b"a", b"c"),
+        ]
+        .map(|notice| notice.id);
+        assert!((0..ids.len()).all(|at| !ids[..at].contains(&ids[at])), "{ids:?}");
+        assert_eq!(ids[0], notice(1, 1, b"a", b"b").id);
+    }
+
+    #[test]
+    fn any_key_is_valid_json() {
+        let body: serde_json::Value = serde_json::from_slice(&notice(800_000, 1_000_001, b"a", b"b").body()).unwrap();
+        assert_eq!(body["key"], "a\"\n\u{0}é");
+        assert_eq!((&body["share"], &body["reset"]), (&0.8.into(), &"1970-01-01T00:00:02Z".into()));
+    }
+
+    #[test]
+    fn it_is_tried_for_an_hour() {
+        let notice = notice(1, 1, b"a", b"b");
+        assert!(!notice.is_expired(notice.since) && !notice.is_expired(notice.since + Duration::from_secs(3_599)));
+        assert!(notice.is_expired(notice.since + Duration::from_secs(3_600)));
+    }
+
+    /// The example of RFC 4231, section 4.3.
+    #[test]
+    fn the_signature_is_hmac_sha256() {
+        let signed = signature(&NoticeSecret::new("Jefe"), b"what do ya want for nothing?").unwrap();
+        let tag = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(signed.to_str().unwrap(), format!("sha256={tag}"));
+    }
 }

@@ -81,3 +81,39 @@ impl Queue {
         self.state.lock().waiting.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Time;
+    use crate::base::fingerprint::Fingerprint;
+    use crate::limit::{Limit, Reached};
+
+    fn notice(number: usize) -> Notice {
+        let limit = Limit::new("l", &["1/d".parse().unwrap()]);
+        let reached = Reached { rate: 0, used: 1, capacity: 1, share: 1, until: Time::from_micros(1) };
+        let key = Fingerprint::of(&number.to_be_bytes());
+        Notice::new(key, &limit, key, String::new(), 1, &reached).unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_is_bounded_and_what_fails_goes_to_its_end() {
+        let queue = Queue::default();
+        for number in 0..MOST {
+            assert_eq!(queue.add(notice(number)), Ok(()));
+        }
+        assert_eq!((queue.add(notice(MOST)), queue.len()), (Err(NotAdded::Full), MOST));
+        let first = queue.first().await;
+        queue.put_back(&first);
+        // Only the first notice is moved or removed.
+        queue.put_back(&first);
+        queue.remove(&first);
+        assert_eq!(queue.len(), MOST);
+        let second = queue.first().await;
+        assert!(!Arc::ptr_eq(&first, &second));
+        queue.remove(&second);
+        let left = queue.end();
+        assert!(left.len() == MOST - 1 && Arc::ptr_eq(&left[MOST - 2], &first));
+        assert_eq!((queue.add(notice(0)), queue.len()), (Err(NotAdded::Ended), 0));
+    }
+}

@@ -24,8 +24,6 @@ use crate::net::fetch::{self, FetchError, Url};
 
 /// Of one attempt.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long a notice is tried again.
-const LONGEST: Duration = Duration::from_secs(3_600);
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// The least time between two lines of the log that say that a receiver takes no notices.
 const QUIET: Duration = Duration::from_secs(60);
@@ -165,7 +163,7 @@ impl BackgroundTask for Receiver {
         let (mut failures, mut logged) = (0, None);
         loop {
             let notice = self.queue.first().await;
-            if notice.since.elapsed() >= LONGEST {
+            if notice.is_expired(Instant::now()) {
                 count(&self.shared.counts.expired, 1);
                 self.queue.remove(&notice);
             } else if !self.claim(&notice).await {
