@@ -9,6 +9,7 @@ mod shard;
 mod migration;
 mod inspection;
 mod saved;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket, Verdicts, Watch, outlasts};
+use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket, Verdicts, outlasts};
 use crate::base::clock::Time;
 use crate::base::fingerprint::{Fingerprint, Sharding};
 use crate::limit::{Cell, Limit, Verdict};
@@ -150,30 +151,6 @@ impl Memory {
             self.note_reached(asks, now, &mut reply);
         }
         reply
-    }
-
-    /// Notes what the watched limits among those of a decided request count by now, perhaps with later requests.
-    #[cold]
-    fn note_reached(&self, asks: &[Ask<'_>], now: Time, reply: &mut Reply) {
-        for ask in asks.iter().filter(|ask| ask.limit.is_watched()) {
-            let refused = reply.refused(ask);
-            if refused == 0 && ask.settles {
-                continue;
-            }
-            let (shard, key) = self.place(ask.limit, ask.key);
-            if let Some(entry) = self.shards[shard].lock().peek_mut(&key) {
-                entry.cell.advance(ask.limit.rates(), now);
-                reply.reached.note(ask.place, ask.limit, &entry.cell, now, refused, 0);
-            }
-        }
-    }
-
-    /// Tells the watcher of a settled charge what the key has used by now.
-    #[cold]
-    fn tell(&self, watch: &Watch, limit: &Arc<Limit>, key: Fingerprint, now: Time) {
-        let mut settled = Reply::default();
-        self.note_reached(&[Ask::new(limit, key, 0)], now, &mut settled);
-        watch.tell_of(&settled.reached, 0);
     }
 
     /// For a route with one limit: a single lookup. `None` if the key has no cell, but may have one from before a reload.
