@@ -1,5 +1,6 @@
 //! Notices: that a receiver is told when a key has used a share of a rate, once for each key, rate, share and window.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::bytes::files;
 use crate::harness::{
-    Gateway, Received, Software, Upstream, every_store, limited, reply, unix, until, with_each_server,
+    Gateway, Received, Software, Upstream, Wire, every_store, limited, reply, unix, until, with_each_server,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -128,15 +129,21 @@ fn only_the_rates_that_have_reached_a_share_are_told() {
 }
 
 #[test]
-fn only_limits_that_are_named_are_told() {
-    let hook = Hook::start();
-    let other = "[limits.other]\nkey = \"header:x-api-key\"\nrates = [\"1/31d\"]\n[[routes]]\npath = \"/other\"\nlimits = \
-                 [\"other\"]\nrespond = { status = 200 }\n";
+fn each_receiver_is_told_about_its_limits() {
+    let [hook, of_other] = [Hook::start(), Hook::start()];
+    let other = "[limits.other]\nkey = \"header:x-api-key\"\nrates = [\"1/31d\"]\n\
+                 [limits.third]\nkey = \"header:x-api-key\"\nrates = [\"1/30d\"]\n\
+                 [[routes]]\npath = \"/other\"\nlimits = [\"other\", \"third\"]\nrespond = { status = 200 }\n";
     let section = hook.section(&format!("limits = [\"l\"]\nat = [1.0]\n{FULL}"));
-    let gateway = Gateway::start(&format!("{section}{}{other}", limited("header:x-api-key", "1/31d", "")));
-    gateway.client().get_with("/other", "X-Api-Key: alice\r\n");
-    fence(&gateway, 1);
+    let of_other_section = of_other.section(&format!("limits = [\"other\"]\nat = [1.0]\n{FULL}"));
+    let gateway =
+        Gateway::start(&format!("{section}{of_other_section}{}{other}", limited("header:x-api-key", "1/31d", "")));
+    for key in ["alice", "fence"] {
+        gateway.client().get_with("/other", format!("X-Api-Key: {key}\r\n"));
+        fence(&gateway, 1);
+    }
     assert_eq!(hook.wait_short(1), ["l 1/31d fence 1.0 1/1"]);
+    assert_eq!(of_other.wait_short(2), ["other 1/31d alice 1.0 1/1", "other 1/31d fence 1.0 1/1"]);
 }
 
 #[test]
@@ -203,6 +210,33 @@ fn what_costs_bytes_is_told_when_it_has_passed() {
         gateway.client().get_with("/200", "X-Api-Key: alice\r\n").expect_problem(429);
         assert_eq!(hook.wait_short(2)[1], "l 1KB/31d alice 1.0 850/1000", "refused, so all of it counts as used");
     });
+}
+
+#[test]
+fn a_long_stream_is_told_while_it_passes() {
+    const CHUNK: &str = "5a\r\n";
+    let (go, next) = std::sync::mpsc::channel::<()>();
+    let next = std::sync::Mutex::new(next);
+    let upstream = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        while next.lock().unwrap().recv().is_ok() {
+            let _ = wire.write(format!("{CHUNK}{}\r\n", "x".repeat(90)).as_bytes());
+        }
+    });
+    let hook = Hook::start();
+    let limit = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000B/31d\"]\n\
+                 cost = { bytes = \"response\", reserve = \"10B\" }\n";
+    let text = format!("{}{limit}{}limits = [\"l\"]\n", hook.section(FULL), upstream.everything());
+    let gateway = Gateway::start(&text);
+    let mut wire = Wire::new(TcpStream::connect(gateway.http).unwrap());
+    wire.write(b"GET / HTTP/1.1\r\nHost: h\r\nX-Api-Key: alice\r\n\r\n").unwrap();
+    wire.head().unwrap();
+    for _ in 0..9 {
+        go.send(()).unwrap();
+        wire.read_exact(&mut [0; 96]).unwrap();
+    }
+    assert_eq!(hook.wait_short(1), ["l 1KB/31d alice 0.8 810/1000"]);
 }
 
 #[test]
