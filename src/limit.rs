@@ -112,7 +112,7 @@ pub struct Verdict {
     /// Whether this limit admits the request. Another limit of the same request may still refuse it.
     pub admitted: bool,
     /// The index of the rate that decides: if refused, the one that takes longest; if admitted, the one with least remaining.
-    pub rate: usize,
+    pub rate: u16,
     /// How many more requests of cost 1 that rate admits now.
     pub remaining: u64,
     /// Microseconds until that rate admits more, if nothing else comes: for a refused request, this request; for an admitted
@@ -183,6 +183,11 @@ impl Limit {
         self.terms
     }
 
+    /// The rate that decides in a verdict of this limit.
+    pub fn deciding_rate(&self, verdict: &Verdict) -> Option<&Rate> {
+        self.rates.get(usize::from(verdict.rate))
+    }
+
     /// The most that one request may cost. A request that costs more is refused for ever.
     pub fn capacity(&self) -> u64 {
         self.rates.iter().map(Rate::capacity).min().unwrap_or(u64::MAX)
@@ -220,10 +225,13 @@ impl Limit {
     /// Decides about a request, and charges it if it is admitted.
     pub fn decide(&self, cell: &mut Cell, now: Time, cost: u64) -> Verdict {
         cell.advance(&self.rates, now);
-        self.refuses(cell, now, cost).unwrap_or_else(|| {
-            self.charge(cell, now, cost);
-            self.passed(cell, now)
-        })
+        match self.fullest(cell, now, cost) {
+            Err(refusal) => refusal,
+            Ok(fullest) => {
+                self.charge(cell, now, cost);
+                self.passed(cell, now, fullest)
+            }
+        }
     }
 
     /// How full the limit is: how much of its capacity (of a token bucket, of the burst) the fullest rate has used, in
@@ -302,38 +310,51 @@ impl Limit {
 
     /// [`Self::admits`] and [`Self::judge`] at the price of one: the refusal, or `None`. The cell must be advanced to `now`.
     pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
-        self.longest(cell, now, need, |remaining| remaining < need)
+        self.fullest(cell, now, need).err()
+    }
+
+    /// The index of the rate with the least remaining, which stays the same when all are charged. Or the refusal of a request
+    /// of cost `need`, by the rate that takes longest to admit it. The cell must be advanced to `now`.
+    pub fn fullest(&self, cell: &Cell, now: Time, need: u64) -> Result<usize, Verdict> {
+        let (mut fullest, mut least, mut refusal) = (0, u64::MAX, None::<Verdict>);
+        for (rate, usage) in cell.usages(&self.rates, now).enumerate() {
+            let remaining = usage.remaining();
+            if remaining < need {
+                let wait = usage.wait(need);
+                let is_longest = |other: Verdict| other.wait.unwrap_or(u64::MAX) <= wait.unwrap_or(u64::MAX);
+                if refusal.is_none_or(is_longest) {
+                    refusal = Some(Verdict { admitted: false, rate: index(rate), remaining, wait, level: 0 });
+                }
+            } else if remaining < least {
+                (fullest, least) = (rate, remaining);
+            }
+        }
+        refusal.map_or(Ok(fullest), Err)
+    }
+
+    /// The verdict on a request that has been charged. `fullest` is the index of the rate with the least remaining. The cell
+    /// must be advanced to `now`.
+    pub fn passed(&self, cell: &Cell, now: Time, fullest: usize) -> Verdict {
+        let usage = cell.usage(&self.rates, fullest, now);
+        let remaining = usage.map_or(0, |usage| usage.remaining());
+        let wait = usage.and_then(|usage| usage.wait(remaining + 1));
+        Verdict { admitted: true, rate: index(fullest), remaining, wait, level: 0 }
     }
 
     /// The verdict on a request of cost `need`. An `admitted` request must be charged before, so that the verdict says what
     /// remains for others. The cell must be advanced to `now`.
     pub fn judge(&self, cell: &Cell, now: Time, need: u64, admitted: bool) -> Verdict {
-        if admitted { self.passed(cell, now) } else { self.refused(cell, now, need) }
+        match self.fullest(cell, now, if admitted { 0 } else { need }) {
+            Ok(fullest) if admitted => self.passed(cell, now, fullest),
+            Ok(fullest) => Verdict { admitted: false, wait: Some(0), ..self.passed(cell, now, fullest) },
+            Err(refusal) => refusal,
+        }
     }
+}
 
-    fn passed(&self, cell: &Cell, now: Time) -> Verdict {
-        let (rate, remaining, wait) = cell
-            .usages(&self.rates, now)
-            .enumerate()
-            .map(|(rate, usage)| (rate, usage.remaining(), usage))
-            .min_by_key(|(_, remaining, _)| *remaining)
-            .map_or((0, 0, None), |(rate, remaining, usage)| (rate, remaining, usage.wait(remaining + 1)));
-        Verdict { admitted: true, rate, remaining, wait, level: 0 }
-    }
-
-    fn refused(&self, cell: &Cell, now: Time, need: u64) -> Verdict {
-        let nothing = Verdict { admitted: false, rate: 0, remaining: 0, wait: None, level: 0 };
-        self.longest(cell, now, need, |_| true).unwrap_or(nothing)
-    }
-
-    /// The refusal by the rate that takes longest to admit the request, among those whose remaining amount `refuses` it.
-    fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
-        let refusals = cell.usages(&self.rates, now).enumerate().filter_map(|(rate, usage)| {
-            let remaining = usage.remaining();
-            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: usage.wait(need), level: 0 })
-        });
-        refusals.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
-    }
+/// A limit has far fewer rates.
+fn index(rate: usize) -> u16 {
+    u16::try_from(rate).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

@@ -260,10 +260,10 @@ async fn serve(
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
-            if let Some(metered) = &metered {
-                inspection::adapt(&mut request.head, metered.hides_usage);
+            metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
+            if state.reservations.counts_bytes() {
+                count_bytes(gateway, limits, &mut state, &mut record, &mut request.body);
             }
-            count_bytes(gateway, limits, &mut state, &mut record, &mut request.body);
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await

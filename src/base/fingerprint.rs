@@ -13,7 +13,11 @@ use super::hex;
 
 /// The first half of a BLAKE3 hash. The hash is cryptographic, so clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fingerprint(u128);
+pub struct Fingerprint {
+    // Not a `u128`, whose alignment would make everything larger that contains one.
+    high: u64,
+    low: u64,
+}
 
 /// Keeps the keys of different limits apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,44 +42,43 @@ impl Fingerprint {
     /// Combining a value twice removes it again, since XOR cancels.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
-        Self(self.0 ^ other.0)
+        Self { high: self.high ^ other.high, low: self.low ^ other.low }
     }
 
     pub fn high(self) -> u64 {
-        (self.0 >> 64) as u64
-    }
-
-    fn low(self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "the top 64 bits are not wanted")]
-        let low = self.0 as u64;
-        low
+        self.high
     }
 
     pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        let mut bytes = [0; 16];
+        let (high, low) = bytes.split_at_mut(8);
+        high.copy_from_slice(&self.high.to_be_bytes());
+        low.copy_from_slice(&self.low.to_be_bytes());
+        bytes
     }
 
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
+        let number = |half: &[u8]| half.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+        let (high, low) = bytes.split_at(8);
+        Self { high: number(high), low: number(low) }
     }
 
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
         let (high, low) = digits.split_at_mut(16);
-        high.copy_from_slice(&hex::digits(self.high()));
-        low.copy_from_slice(&hex::digits(self.low()));
+        high.copy_from_slice(&hex::digits(self.high));
+        low.copy_from_slice(&hex::digits(self.low));
         digits
     }
 
     fn cut(hash: &blake3::Hash) -> Self {
-        let (half, _) = hash.as_bytes().split_at(16);
-        Self(half.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
+        Self::from_bytes(*hash.as_bytes().first_chunk().unwrap_or(&[0; 16]))
     }
 }
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:016x}{:016x}", self.high, self.low)
     }
 }
 
@@ -99,8 +102,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn digits_are_what_is_displayed(bits: u128) {
-            let fingerprint = Fingerprint(bits);
+        fn digits_are_what_is_displayed(bytes: [u8; 16]) {
+            let fingerprint = Fingerprint::from_bytes(bytes);
+            prop_assert_eq!(fingerprint.to_bytes(), bytes);
             prop_assert_eq!(fingerprint.digits().to_vec(), fingerprint.to_string().into_bytes());
         }
     }

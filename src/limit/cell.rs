@@ -81,6 +81,12 @@ impl Cell {
         self.rated(rates).map(move |(rate, state)| StateUsage::new(state, StateView { rate, log: self.log(), now }))
     }
 
+    /// What counts for the rate at this index. The cell must be advanced to `now`.
+    pub(super) fn usage<'a>(&'a self, rates: &'a [Rate], at: usize, now: Time) -> Option<StateUsage<'a>> {
+        let (rate, state) = (rates.get(at)?, self.states.get(at)?);
+        Some(StateUsage::new(state, StateView { rate, log: self.log(), now }))
+    }
+
     /// Counts `cost` against every rate. With `since`, when the charge first came, counts it only for rates whose state is
     /// kept as a whole. The cell must be advanced to `now`.
     pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, since: Option<Time>) {

@@ -97,12 +97,12 @@ fn the_verdict_names_the_rate_that_binds() {
     let limit = limit(&["2/s", "3/10s"]);
     let mut cell = Cell::new(limit.rates(), at(0));
     assert!(ask(&limit, &mut cell, at(0), 1));
-    let passed = limit.passed(&cell, at(0));
+    let passed = limit.judge(&cell, at(0), 0, true);
     assert_eq!((passed.rate, passed.remaining), (0, 1));
     assert!(ask(&limit, &mut cell, at(0), 1));
-    assert_eq!(limit.refused(&cell, at(0), 1).rate, 0);
-    assert_eq!(limit.refused(&cell, at(0), 2).rate, 1, "two more wait for the ten seconds");
-    assert_eq!(limit.refused(&cell, at(0), 4).wait, None, "four never fit three");
+    assert_eq!(limit.judge(&cell, at(0), 1, false).rate, 0);
+    assert_eq!(limit.judge(&cell, at(0), 2, false).rate, 1, "two more wait for the ten seconds");
+    assert_eq!(limit.judge(&cell, at(0), 4, false).wait, None, "four never fit three");
 }
 
 #[test]
@@ -238,7 +238,7 @@ proptest! {
         let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut cell = cell(&limit, at(now), &counts);
         let fits = |cell: &mut Cell, now| { cell.advance(limit.rates(), at(now)); limit.admits(cell, at(now), cost) };
-        match limit.refused(&cell, at(now), cost).wait {
+        match limit.judge(&cell, at(now), cost, false).wait {
             None => prop_assert!(cost > rate.quota()),
             Some(wait) => {
                 prop_assert_eq!(wait == 0, fits(&mut cell.clone(), now));
@@ -256,7 +256,7 @@ proptest! {
     fn what_remains_is_let_through_and_no_more((rate, counts, now) in states()) {
         let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut cell = cell(&limit, at(now), &counts);
-        let remaining = limit.passed(&cell, at(now)).remaining;
+        let remaining = limit.judge(&cell, at(now), 0, true).remaining;
         if remaining > 0 {
             prop_assert!(ask(&limit, &mut cell, at(now), remaining));
         }

@@ -208,7 +208,7 @@ pub(super) fn meter(
         .then(|| Box::new(TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, headers)))
 }
 
-/// Counts the bytes of the `body` and of the response, if limits do.
+/// Counts the bytes of the `body` and of the response.
 pub(super) fn count_bytes(
     gateway: &WorkerSnapshot,
     limits: &RouteLimits,
@@ -216,9 +216,7 @@ pub(super) fn count_bytes(
     record: &mut RequestRecord,
     body: &mut Option<ClientBody>,
 ) {
-    if state.reservations.counts_bytes()
-        && let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state)
-    {
+    if let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state) {
         record.count_bytes(meter);
     }
 }

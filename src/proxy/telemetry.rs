@@ -87,11 +87,8 @@ pub struct RequestRecord {
     entry: Option<Box<AccessLogEntry>>,
     /// `None` if they are not recorded.
     spans: Option<Box<RequestSpans>>,
-    permits: Option<Box<[ConcurrencyPermit]>>,
-    /// Charges the tokens that the response states, if limits count them.
-    meter: Option<Box<TokenMeter>>,
-    /// Charges the bytes that pass, with the gate of the response, if limits count them.
-    bytes: Option<Box<(ByteMeter, Gated)>>,
+    /// `None` if its limits need nothing until then, as most limits.
+    until_end: Option<Box<UntilEnd>>,
     guard: RequestGuard,
     status: Option<StatusCode>,
     /// The outcome if the body is sent completely.
@@ -101,6 +98,16 @@ pub struct RequestRecord {
     method: MethodClass,
     /// Whether this is a HEAD request, so the body of its answer is neither sent nor polled.
     is_head: bool,
+}
+
+/// What limits need until the response has been sent.
+#[derive(Default)]
+struct UntilEnd {
+    permits: Vec<ConcurrencyPermit>,
+    /// Charges the tokens that the response states, if limits count them.
+    tokens: Option<Box<TokenMeter>>,
+    /// Charges the bytes that pass, with the gate of the response, if limits count them.
+    bytes: Option<(ByteMeter, Gated)>,
 }
 
 impl RequestRecord {
@@ -121,9 +128,7 @@ impl RequestRecord {
             id,
             entry,
             spans,
-            permits: None,
-            meter: None,
-            bytes: None,
+            until_end: None,
             guard,
             status: None,
             expected: Outcome::Abandoned,
@@ -183,22 +188,26 @@ impl RequestRecord {
 
     pub fn hold(&mut self, permits: &mut Vec<ConcurrencyPermit>) {
         if !permits.is_empty() {
-            self.permits = Some(mem::take(permits).into_boxed_slice());
+            self.until_end().permits = mem::take(permits);
         }
     }
 
     pub fn meter(&mut self, meter: Box<TokenMeter>) {
-        self.meter = Some(meter);
+        self.until_end().tokens = Some(meter);
     }
 
     pub fn count_bytes(&mut self, meter: ByteMeter) {
         let gate = Gated::new(meter.gate(Direction::Response));
-        self.bytes = Some(Box::new((meter, gate)));
+        self.until_end().bytes = Some((meter, gate));
+    }
+
+    fn until_end(&mut self) -> &mut UntilEnd {
+        self.until_end.get_or_insert_default()
     }
 
     /// The meter of a request whose bytes are counted.
     pub fn byte_meter(&self) -> Option<&ByteMeter> {
-        self.bytes.as_deref().map(|(meter, _)| meter)
+        self.until_end.as_ref()?.bytes.as_ref().map(|(meter, _)| meter)
     }
 
     /// Records why the request fails. If the upstream caused it, the failure is also counted and logged for the upstream.
@@ -257,12 +266,14 @@ impl Drop for RequestRecord {
     fn drop(&mut self) {
         let now = clock::now();
         let micros = now.micros_since(self.begun);
-        if let Some(bytes) = self.bytes.take() {
-            bytes.0.settle();
-        }
-        if let Some(meter) = self.meter.take() {
-            let used = meter.close();
-            self.entry.iter_mut().for_each(|entry| entry.tokens = Some(used));
+        if let Some(mut until_end) = self.until_end.take() {
+            if let Some((meter, _)) = &until_end.bytes {
+                meter.settle();
+            }
+            if let Some(meter) = until_end.tokens.take() {
+                let used = meter.close();
+                self.entry.iter_mut().for_each(|entry| entry.tokens = Some(used));
+            }
         }
         if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
             self.outcome = Outcome::Abandoned;

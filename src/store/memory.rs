@@ -165,15 +165,16 @@ impl Memory {
             let ask = Ask { cost: if admitted { ask.cost } else { 0 }, ..*ask };
             return Some(self.judge(shard, key, &ask, now, admitted, reserved));
         };
-        if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
-            return Some(refusal);
-        }
+        let fullest = match ask.limit.fullest(&entry.cell, now, ask.need) {
+            Ok(fullest) => fullest,
+            Err(refusal) => return Some(refusal),
+        };
         let level = ask.level(&entry.cell, now);
         let ask = &Ask { settles: ask.settles || ask.may_be_held(level), ..*ask };
         if ask.cost > 0 {
             entry.charge(ask, now, reserved);
         }
-        let verdict = Verdict { level, ..ask.limit.judge(&entry.cell, now, ask.need, true) };
+        let verdict = Verdict { level, ..ask.limit.passed(&entry.cell, now, fullest) };
         if ask.limit.grows() || ask.settles {
             let grown = entry.measure();
             shard.grow(grown);

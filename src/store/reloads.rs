@@ -243,6 +243,6 @@ impl Reply {
 
 /// Converts a verdict to the limit that was asked. Rates correspond by their periods.
 pub(super) fn translated(requested: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
-    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(requested.rates()));
-    Verdict { rate: rate.unwrap_or(0), ..verdict }
+    let rate = counted.deciding_rate(&verdict).and_then(|rate| rate.predecessor(requested.rates()));
+    Verdict { rate: rate.and_then(|rate| u16::try_from(rate).ok()).unwrap_or(0), ..verdict }
 }

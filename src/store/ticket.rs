@@ -101,7 +101,7 @@ impl Reserved {
 
     /// The verdict on the request if it costs `cost`; `verdict` is the one at its admission.
     pub(super) fn settled_verdict(&self, cost: u64, verdict: Verdict) -> Verdict {
-        let most = self.requested.rates().get(verdict.rate).map_or(u64::MAX, Rate::capacity);
+        let most = self.requested.deciding_rate(&verdict).map_or(u64::MAX, Rate::capacity);
         let remaining = verdict.remaining.saturating_add(self.cost()).saturating_sub(cost).min(most);
         match self.refunded {
             _ if cost == self.cost() => verdict,

@@ -163,10 +163,12 @@ fn each_overflow_is_one_exchange_at_most(software: Software) {
     let mut client = gateway.client();
     (0..3).for_each(|_| assert_eq!(client.get("/").status, 200));
     let before = gateway.metric("gateway_store_round_trips_total").unwrap();
+    let begun = Instant::now();
     (0..200).for_each(|_| assert_eq!(client.get("/").status, 200));
     let exchanges = gateway.metric("gateway_store_round_trips_total").unwrap() - before;
-    // A late write may be another exchange.
-    assert!(exchanges <= 210.0, "{exchanges} exchanges for 200 requests");
+    // What no request has written is written after some milliseconds, which may be another exchange.
+    let late_writes = 10.0 + begun.elapsed().as_secs_f64() / 0.005;
+    assert!(exchanges <= 200.0 + late_writes, "{exchanges} exchanges for 200 requests");
 }
 
 #[test]

@@ -171,7 +171,7 @@ proptest! {
         let mut now = 1_800_000_000 * SECOND;
         let Some(Restored { mut cell, ahead, .. }) = Cell::restore(limit.rates(), at(now), &bytes) else { return Ok(()) };
         let verdict = limit.judge(&cell, at(now), 1, false);
-        let rate = &limit.rates()[verdict.rate];
+        let rate = limit.deciding_rate(&verdict).unwrap();
         if !matches!(rate.strategy(), crate::limit::Strategy::TokenBucket { .. }) {
             prop_assert!(verdict.wait <= Some(60 * SECOND), "{verdict:?} by {rate}");
         }

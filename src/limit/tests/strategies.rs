@@ -109,8 +109,9 @@ proptest! {
                 prop_assert_eq!(u64::from(limit.level(cell, at(now), 0)), oracles.iter().map(used).max().unwrap());
                 let admitted = limit.admits(cell, at(now), step.cost);
                 prop_assert_eq!(admitted, left >= step.cost, "at {} with {} left", now, left);
+                let fullest = limit.fullest(cell, at(now), step.cost);
                 let refusal = (!admitted).then(|| limit.judge(cell, at(now), step.cost, false));
-                prop_assert_eq!(limit.refuses(cell, at(now), step.cost), refusal);
+                prop_assert_eq!(fullest.err(), refusal);
                 let before = cell.clone();
                 if admitted {
                     limit.charge(cell, at(now), step.cost);
@@ -122,6 +123,8 @@ proptest! {
                 prop_assert_eq!(verdict.admitted, admitted);
                 if admitted {
                     prop_assert_eq!(verdict.remaining, left - step.cost);
+                    let passed = fullest.map(|fullest| limit.passed(cell, at(now), fullest));
+                    prop_assert_eq!(passed, Ok(verdict), "the charge does not change which rate is the fullest");
                 } else {
                     prop_assert_eq!(&*cell, &before, "a refusal changes nothing");
                     retry = now + verdict.wait.unwrap_or(0);

@@ -141,7 +141,7 @@ pub(super) fn answer(
 
 fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> DescriptorStatus {
     let rate = outcome.and_then(|outcome| match outcome.verdict {
-        LimitVerdict::Rates(verdict) => Some((outcome, outcome.limit.rates().get(verdict.rate)?)),
+        LimitVerdict::Rates(verdict) => Some((outcome, outcome.limit.deciding_rate(&verdict)?)),
         LimitVerdict::InFlight { .. } | LimitVerdict::Banned { .. } | LimitVerdict::Unknown => None,
     });
     let verdict = outcome.map(|outcome| outcome.verdict);

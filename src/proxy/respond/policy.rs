@@ -133,7 +133,7 @@ impl Policies {
 
     pub(super) fn of(&self, verdict: &LimitVerdict) -> Option<&Policy> {
         match verdict {
-            LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
+            LimitVerdict::Rates(verdict) => self.rates.get(usize::from(verdict.rate)),
             LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
             // A banned key has nothing left in any policy.
             LimitVerdict::Banned { .. } => self.rates.first().or(self.in_flight.as_ref()),
@@ -148,12 +148,15 @@ impl Policy {
         // A structured integer is written as its digits, so all is appended to the text that never changes.
         let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
         let (between, wait) = wait.map_or(("", ""), |wait| (";t=", digits.format(wait)));
-        let partition_key = partition_key.unwrap_or_default();
-        let (opening, closing) = if partition_key.is_empty() { ("", "") } else { (";pk=:", ":") };
-        let parts = [&*self.state, left.format(remaining), between, wait, opening, &partition_key, closing];
+        let parts = [&*self.state, left.format(remaining), between, wait];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let of_key = partition_key.as_ref().map_or(0, |key| key.len() + 6);
         // Exact, so the text becomes a header value without another copy.
-        let mut line = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+        let mut line = String::with_capacity(length + of_key);
         parts.iter().for_each(|part| line.push_str(part));
+        if let Some(key) = partition_key {
+            line.extend([";pk=:", &key, ":"]);
+        }
         line
     }
 

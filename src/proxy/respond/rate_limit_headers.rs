@@ -43,6 +43,8 @@ pub struct RateLimitHeaders {
     forms: Vec<&'static Form>,
     /// `None` if no partition keys are sent.
     partition_secret: Option<PartitionSecret>,
+    /// Whether a limit has jitter.
+    spreads_retries: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -83,7 +85,8 @@ impl RateLimitHeaders {
 
     fn of(limits: Vec<LimitHeaders>, partition_secret: Option<PartitionSecret>) -> Self {
         let forms = FORMS.iter().filter(|form| limits.iter().any(|limit| form.is_of(limit.style))).collect();
-        Self { limits, forms, partition_secret }
+        let spreads_retries = limits.iter().any(|limit| limit.retry_jitter > 0);
+        Self { limits, forms, partition_secret, spreads_retries }
     }
 
     /// The headers that tell clients about limits, and when to try again, including those of providers if limits have them.
@@ -137,7 +140,9 @@ impl RateLimitHeaders {
             return problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request.");
         };
         let mut response = refusal.response.clone();
-        if let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?))) {
+        if self.spreads_retries
+            && let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?)))
+        {
             self.spread(response.headers_mut(), place, until, now, random);
         }
         response
@@ -432,7 +437,7 @@ mod tests {
         limits.iter().map(|limit| Limit::new(&limit.name, &limit.rates)).collect()
     }
 
-    fn verdict(admitted: bool, rate: usize, remaining: u64, wait: u64) -> LimitVerdict {
+    fn verdict(admitted: bool, rate: u16, remaining: u64, wait: u64) -> LimitVerdict {
         LimitVerdict::Rates(Verdict { admitted, rate, remaining, wait: Some(wait), level: 0 })
     }
 

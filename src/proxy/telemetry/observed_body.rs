@@ -10,7 +10,7 @@ use http_body_util::Full;
 use tokio::runtime::Handle;
 use tokio::task::spawn_local;
 
-use super::{Outcome, RequestRecord};
+use super::{Outcome, RequestRecord, UntilEnd};
 use crate::base::reason::Reason;
 use crate::proxy::respond::grpc::MessageBody;
 use crate::proxy::token_meter::{READ_ON_FOR, TokenMeter};
@@ -73,7 +73,34 @@ impl Observed {
     }
 
     fn meter(&self) -> Option<&TokenMeter> {
-        self.record.as_ref()?.meter.as_deref()
+        self.record.as_ref()?.until_end.as_ref()?.tokens.as_deref()
+    }
+}
+
+impl UntilEnd {
+    /// The next frame of the `content`, once it is counted and may pass.
+    fn poll_frame(
+        &mut self,
+        content: &mut ResponseContent,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let is_upstreams = matches!(content, ResponseContent::Upstream(_));
+        let Self { tokens, bytes, .. } = self;
+        let mut next = |cx: &mut Context<'_>| match tokens {
+            Some(meter) => meter.poll_frame(content, cx),
+            None => Pin::new(&mut *content).poll_frame(cx),
+        };
+        match bytes {
+            // Answers of the gateway cost nothing.
+            Some((_, gate)) if is_upstreams || gate.held().is_some() => gate.poll_frame(cx, next),
+            _ => next(cx),
+        }
+    }
+
+    /// Whether nothing comes after the end of the content.
+    fn is_over(&self) -> bool {
+        self.tokens.as_ref().is_none_or(|meter| meter.is_over())
+            && self.bytes.as_ref().is_none_or(|(_, gate)| gate.held().is_none())
     }
 }
 
@@ -81,7 +108,8 @@ impl Drop for Observed {
     /// If the client has left and only the usage of the answer is missing, reads on for the usage.
     fn drop(&mut self) {
         let Some(record) = self.record.as_mut().filter(|_| Handle::try_current().is_ok()) else { return };
-        if let Some(meter) = record.meter.take_if(|meter| meter.waits_for_usage()) {
+        let tokens = record.until_end.as_mut().map(|until_end| &mut until_end.tokens);
+        if let Some(meter) = tokens.and_then(|tokens| tokens.take_if(|meter| meter.waits_for_usage())) {
             record.entry.iter_mut().for_each(|entry| entry.tokens = Some(meter.used_so_far()));
             spawn_local(meter.read_on(mem::take(&mut self.content), READ_ON_FOR));
         }
@@ -124,21 +152,17 @@ impl Body for Observed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { content, record } = &mut *self;
         let Some(record) = record else { return Pin::new(content).poll_frame(cx) };
-        let is_upstreams = matches!(content, ResponseContent::Upstream(_));
-        let RequestRecord { meter, bytes, .. } = record;
-        let mut next = |cx: &mut Context<'_>| match meter {
-            Some(meter) => meter.poll_frame(content, cx),
+        let polled = match record.until_end.as_deref_mut() {
             None => Pin::new(&mut *content).poll_frame(cx),
+            Some(until_end) => {
+                let polled = until_end.poll_frame(content, cx);
+                if until_end.tokens.as_ref().is_some_and(|meter| meter.was_cut()) {
+                    record.expected = Outcome::Limited;
+                    record.reason = Some(Reason::TokensExhausted);
+                }
+                polled
+            }
         };
-        let polled = match bytes {
-            // Answers of the gateway cost nothing.
-            Some(bytes) if is_upstreams || bytes.1.held().is_some() => bytes.1.poll_frame(cx, next),
-            _ => next(cx),
-        };
-        if record.meter.as_ref().is_some_and(|meter| meter.was_cut()) {
-            record.expected = Outcome::Limited;
-            record.reason = Some(Reason::TokensExhausted);
-        }
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
@@ -163,10 +187,8 @@ impl Body for Observed {
     }
 
     fn is_end_stream(&self) -> bool {
-        let holds_nothing = |record: &RequestRecord| record.bytes.as_ref().is_none_or(|bytes| bytes.1.held().is_none());
-        self.content.is_end_stream()
-            && self.meter().is_none_or(TokenMeter::is_over)
-            && self.record.as_ref().is_none_or(holds_nothing)
+        let until_end = self.record.as_ref().and_then(|record| record.until_end.as_ref());
+        self.content.is_end_stream() && until_end.is_none_or(|until_end| until_end.is_over())
     }
 
     fn size_hint(&self) -> SizeHint {

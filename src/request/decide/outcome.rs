@@ -140,7 +140,9 @@ impl<'a> DecisionState<'a> {
         let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
-        self.reserve(input, &mut reply);
+        if !reply.reserved.is_empty() || self.asks[self.decided..].iter().any(|ask| ask.settles) {
+            self.reserve(input, &mut reply);
+        }
         if decision == Decision::Admitted && self.reservations.is_provisional {
             return self.keep_first(Reply { as_of: Some(as_of), ..reply });
         }
@@ -169,8 +171,7 @@ impl<'a> DecisionState<'a> {
             }
             let counters = route_limit.counters(input.worker);
             let verdict = pooled.map(|pooled| pooled.verdict).or(own);
-            if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
-            {
+            if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.deciding_rate(&verdict)?))) {
                 counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
             }
             let telling = input.telling(place);
@@ -256,12 +257,10 @@ impl<'a> DecisionState<'a> {
     /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         let reserved = std::mem::take(&mut reply.reserved);
-        let asks = self.asks[self.decided..].iter();
-        if reserved.is_empty() && !asks.clone().any(|ask| ask.settles) {
-            return;
-        }
         // Costs in bytes may be reserved only while the bytes pass.
-        let nothing = asks.filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
+        let nothing = self.asks[self.decided..]
+            .iter()
+            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for mut reserved in reserved.into_iter().chain(nothing) {
             if reserved.is_watched() {

@@ -32,7 +32,7 @@ struct SentVerdict {
     partition: Option<Fingerprint>,
     admitted: bool,
     /// The index of the rate; `None` for a bound on requests in flight, a ban, and an unknown verdict.
-    rate: Option<usize>,
+    rate: Option<u16>,
     remaining: Option<u64>,
     /// Until more remains: in whole seconds, or in milliseconds if a form has them.
     wait: Option<u64>,
