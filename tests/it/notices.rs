@@ -131,6 +131,20 @@ fn only_the_rates_that_have_reached_a_share_are_told() {
 }
 
 #[test]
+fn the_rates_that_a_key_has_are_told() {
+    let hook = Hook::start();
+    let limits = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1/31d\"]\noverflow = \"pool\"\n\
+                  overrides = [{ keys = [\"gold\"], rates = [\"2/30d\"] }]\n\
+                  [limits.pool]\nkey = \"global\"\nrates = [\"2/29d\"]\n\
+                  [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&(hook.section(&format!("at = [1.0]\n{FULL}")) + limits));
+    ask(&gateway, "gold", 2);
+    hook.wait(1);
+    assert_eq!(ask(&gateway, "alice", 4), [200, 200, 200, 429]);
+    assert_eq!(hook.wait_short(3), ["l 1/31d alice 1.0 1/1", "l 2/30d gold 1.0 2/2", "pool 2/29d * 1.0 2/2"]);
+}
+
+#[test]
 fn each_receiver_is_told_about_its_limits() {
     let [hook, of_other] = [Hook::start(), Hook::start()];
     let other = "[limits.other]\nkey = \"header:x-api-key\"\nrates = [\"1/31d\"]\n\
@@ -239,6 +253,24 @@ fn a_long_stream_is_told_while_it_passes() {
         wire.read_exact(&mut [0; 96]).unwrap();
     }
     assert_eq!(hook.wait_short(1), ["l 1KB/31d alice 0.8 810/1000"]);
+}
+
+#[test]
+fn tokens_are_told_when_they_are_used() {
+    let hook = Hook::start();
+    let upstream = Upstream::start(|_| {
+        let body = "{\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":35,\"total_tokens\":85}}";
+        let length = body.len();
+        format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").into()
+    });
+    let limit = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"100/31d\"]\ncost = { tokens = \"auto\" }\n";
+    let text = format!("{}{limit}{}limits = [\"l\"]\n", hook.section(FULL), upstream.everything());
+    let gateway = Gateway::start(&text);
+    let body = "{\"model\":\"m\",\"max_tokens\":90,\"messages\":[]}";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nX-Api-Key: alice\r\nContent-Type: application/json\r\n";
+    assert_eq!(gateway.client().call(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())).status, 200);
+    assert_eq!(hook.wait_short(1), ["l 100/31d alice 0.8 85/100"]);
 }
 
 #[test]
