@@ -2,14 +2,14 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Gateway, Received, Upstream, limited, reply, until};
+use crate::harness::{Authority, Gateway, Received, TlsServer, Upstream, limited, read_request, reply, until};
 use crate::notices::{FULL, Hook, PATIENCE, ask, short};
 
 const ONCE: &str = "at = [1.0]\nfull_keys = true";
@@ -65,6 +65,29 @@ fn a_notice_is_tried_until_the_receiver_takes_it() {
     let lines = gateway.log().iter().filter(|line| line.contains("notices cannot be delivered")).count();
     assert_eq!(lines, 1, "one line for an outage");
     assert!(!gateway.log().join("").contains("token=1"), "the query is secret");
+}
+
+#[test]
+fn a_receiver_needs_a_certificate_that_is_trusted() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let own = authority.issue("hook", "hook", &["localhost"]);
+    let (sender, received) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let server = TlsServer::raw(authority.server(&own, false), move |mut stream, _| {
+        if let Some((_, body)) = read_request(&mut stream) {
+            let _ = stream.write_all(&reply(200, ""));
+            let _ = sender.lock().unwrap().send(String::from_utf8(body).unwrap());
+        }
+    });
+    let text = format!("[[notices]]\nurl = \"https://localhost:{}/\"\n{ONCE}\n{}", server.address.port(), limit());
+    let gateway = Gateway::with_variable("SSL_CERT_FILE", &other.ca(), &text);
+    ask(&gateway, "alice", 1);
+    let line = gateway.wait_message("notices cannot be delivered");
+    assert!(line["error"].as_str().unwrap().contains("certificate"), "{line}");
+    let gateway = Gateway::with_variable("SSL_CERT_FILE", &authority.ca(), &text);
+    ask(&gateway, "bob", 1);
+    let body = received.recv_timeout(PATIENCE).unwrap();
+    assert!(body.contains("\"bob\""), "{body}");
 }
 
 #[test]
