@@ -98,6 +98,7 @@ pub struct Rate {
     strategy: Strategy,
     /// Whether it counts bytes, so that it is written as a size.
     is_in_bytes: bool,
+    is_unlimited: bool,
 }
 
 impl Rate {
@@ -128,7 +129,7 @@ impl Rate {
             return Err(RateError::Window);
         }
         let window = micros(window);
-        Ok(Self { quota, window, width: window, strategy: Strategy::default(), is_in_bytes })
+        Ok(Self { quota, window, width: window, strategy: Strategy::default(), is_in_bytes, is_unlimited: false })
     }
 
     /// The same rate, counted by another strategy. A calendar determines the window as well.
@@ -189,6 +190,24 @@ impl Rate {
             *burst = part(*burst);
         }
         Self { quota: part(self.quota), strategy, ..*self }
+    }
+
+    /// The same rate with the largest capacity that its strategy can count: it only counts, as before. So a token bucket is
+    /// refilled as fast as before.
+    #[must_use]
+    pub fn unlimited(&self) -> Self {
+        let most = most(self.is_in_bytes);
+        let (quota, strategy) = match self.strategy {
+            Strategy::TokenBucket { .. } => (self.quota, Strategy::TokenBucket { burst: most }),
+            Strategy::SlidingLog => (MAX_LOG, Strategy::SlidingLog),
+            ref other => (most, other.clone()),
+        };
+        Self { quota, strategy, is_unlimited: true, ..*self }
+    }
+
+    /// Whether it is [`Self::unlimited`], so that nobody needs to know of it.
+    pub fn is_unlimited(&self) -> bool {
+        self.is_unlimited
     }
 
     /// Requests per window, 1 to 2^32.

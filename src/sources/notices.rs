@@ -133,7 +133,8 @@ impl Notices {
         for receiver in receivers {
             let left = receiver.end("the gateway ends");
             if let Some(claims) = &claims {
-                let _ = timeout_at(deadline, claims.give_back(left.iter().map(|notice| &**notice))).await;
+                let claimed = left.iter().map(|notice| &**notice).filter(|notice| notice.is_claimed());
+                let _ = timeout_at(deadline, claims.give_back(claimed)).await;
             }
         }
     }

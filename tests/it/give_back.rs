@@ -148,6 +148,26 @@ fn another_gateway_may_give_back() {
 }
 
 #[test]
+fn who_has_only_read_a_count_believes_what_another_gateway_gives_back() {
+    for (software, limit) in Software::ALL.into_iter().flat_map(|software| STRATEGIES.map(|limit| (software, limit))) {
+        let server = software.start();
+        let text = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"") + &config(limit);
+        let [one, other] = [(); 2].map(|()| envoy::deciding("", &text));
+        let [mut first, mut second] = [&one, &other].map(|gateway| Caller::connect(gateway.decisions()));
+        let what = format!("{software:?} {limit}");
+        assert_eq!((room(&mut first, "a"), room(&mut second, "a")), (5, 0), "{what}");
+        give_back(&mut first, "a", 5);
+        let mut passed = 0;
+        // A refusal is remembered for a few seconds.
+        until(&what, Duration::from_secs(30), || {
+            passed += room(&mut second, "a");
+            passed > 0
+        });
+        assert_eq!(passed + room(&mut second, "a") + room(&mut first, "a"), 5, "{what}");
+    }
+}
+
+#[test]
 fn hits_of_the_call_and_of_older_buckets_count_too() {
     let limit = "rates = [\"6/6s\"]\nprecision = 3\nedge = \"whole\"";
     let gateway = envoy::deciding("", &config(limit));

@@ -95,6 +95,43 @@ fn a_sent_rate_is_counted_as_the_limit_counts() {
 }
 
 #[test]
+fn a_sent_rate_goes_on_from_what_its_unit_has_counted_beside_any_others() {
+    const LIMITS: [(&str, Unit); 9] = [
+        ("rates = [\"5/h\", \"1/d\"]", Unit::Day),
+        ("rates = [\"1/d\", \"5/h\"]\nprecision = 10\nedge = \"whole\"", Unit::Day),
+        ("rates = [\"5/h\", \"1/d\"]\nstrategy = \"fixed-window\"", Unit::Day),
+        ("rates = [\"5/h\", \"1/d\"]\nstrategy = \"moving-window\"", Unit::Day),
+        ("rates = [\"5/h\", \"1/d\"]\nstrategy = \"token-bucket\"", Unit::Day),
+        ("rates = [\"1/day\"]", Unit::Day),
+        ("rates = [\"5/h\", \"1/day\"]", Unit::Day),
+        ("rates = [\"1/month\"]", Unit::Month),
+        ("rates = [\"9/d\"]\n[[limits.l.overrides]]\nkeys = [\"a8\"]\nrates = [\"5/h\", \"1/d\"]", Unit::Day),
+    ];
+    every_store(|store| {
+        for (at, (limit, unit)) in LIMITS.into_iter().enumerate() {
+            let key = format!("a{at}");
+            let gateway = envoy::deciding("", &format!("{store}{}", config(limit)));
+            let mut caller = Caller::connect(gateway.decisions());
+            let mut ask = |sent: Option<u32>| {
+                let answer = ask(&mut caller, &key, 1, sent.map(|requests| (requests, unit)));
+                (said(&answer), answer)
+            };
+            assert_eq!((ask(None).0.0, ask(None).0.0), (OK, OVER_LIMIT), "{store}{limit}");
+            let ((code, allowed, _), answer) = ask(Some(3));
+            assert_eq!((code, allowed), (OK, 3), "{store}{limit}");
+            assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().unit, unit as i32, "{store}{limit}");
+            assert_eq!((ask(Some(3)).0.0, ask(Some(3)).0.0), (OK, OVER_LIMIT), "{store}{limit}");
+            // Its own rates have counted those, too.
+            assert_eq!(
+                (ask(Some(4)).0.0, ask(None).0.0, ask(Some(4)).0.0),
+                (OK, OVER_LIMIT, OVER_LIMIT),
+                "{store}{limit}"
+            );
+        }
+    });
+}
+
+#[test]
 fn what_the_file_blocks_or_exempts_stays_so() {
     let overrides = r#"rates = ["2/d"]
 [[limits.l.overrides]]

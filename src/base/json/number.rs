@@ -1,11 +1,22 @@
-//! The value of a number in any spelling: `10`, `10.0` and `1e1` are the same.
+//! The value of a number in any spelling: `10`, `10.0` and `1e1` are the same, and so are fractions that are the same double.
 
 /// Powers of ten are clamped to plus or minus this. No server can tell numbers beyond it apart.
 const FARTHEST: i64 = 1_000_000_000_000_000;
 
-/// The one way to write this number: `10`, `0.5`, or `15e300` instead of many zeros. `None` if the word is no number of
-/// RFC 8259, section 6.
+/// The one way to write this number: `10`, `0.5`, or `15e300` instead of many zeros. Whole numbers are exact, because many
+/// servers read large ones exactly. Others are rounded to doubles, as nearly all servers read them (RFC 8259, section 6).
+/// `None` if the word is no number.
 pub fn normal(word: &[u8]) -> Option<String> {
+    let text = exact(word)?;
+    if !text.contains('.') && !text.contains("e-") {
+        return Some(text);
+    }
+    let double: f64 = text.parse().ok()?;
+    exact(double.to_string().as_bytes())
+}
+
+/// [`normal`] without rounding.
+pub(super) fn exact(word: &[u8]) -> Option<String> {
     let word = str::from_utf8(word).ok().filter(|word| is_number(word.as_bytes()))?;
     let (sign, rest) = word.strip_prefix('-').map_or(("", word), |rest| ("-", rest));
     let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));

@@ -56,6 +56,8 @@ struct PolicyTerms {
     /// What is counted, if not requests.
     unit: Option<&'static StringRef>,
     amount: fn(u64) -> String,
+    /// Whether clients are told of it.
+    is_told: bool,
     fills_within_a_second: bool,
     /// The beginning of the sentence in a refusal.
     allows: String,
@@ -71,7 +73,8 @@ impl Policies {
         max_in_flight: Option<u64>,
         status: StatusCode,
     ) -> Self {
-        let alone = limit.rates().len() + usize::from(max_in_flight.is_some()) == 1;
+        let told = limit.rates().iter().filter(|rate| !rate.is_unlimited()).count();
+        let alone = told + usize::from(max_in_flight.is_some()) == 1;
         // Policies need different names, so each name of a limit with several has a suffix.
         let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
         let mut terms: Vec<PolicyTerms> = limit
@@ -86,6 +89,7 @@ impl Policies {
             burst: None,
             unit: Some(StringRef::constant("concurrent-requests")),
             amount: |amount| amount.to_string(),
+            is_told: true,
             fills_within_a_second: false,
             allows: format!(
                 "The limit \"{}\" allows {most} {} at the same time",
@@ -98,15 +102,17 @@ impl Policies {
         let mut policies = terms.into_iter().map(|terms| {
             // The configuration accepts only names of printable ASCII, all of which are structured strings.
             let name = sfv::String::from_string(terms.name).unwrap_or_else(|_| StringRef::constant("limit").to_owned());
-            let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
-            if let Some(window) = terms.window {
-                item = item.parameter(KeyRef::constant("w"), integer(window));
-            }
-            if let Some(unit) = terms.unit {
-                item = item.parameter(KeyRef::constant("qu"), unit);
-            }
-            if let Some(burst) = terms.burst {
-                _ = item.parameter(BURST, integer(burst));
+            if terms.is_told {
+                let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
+                if let Some(window) = terms.window {
+                    item = item.parameter(KeyRef::constant("w"), integer(window));
+                }
+                if let Some(unit) = terms.unit {
+                    item = item.parameter(KeyRef::constant("qu"), unit);
+                }
+                if let Some(burst) = terms.burst {
+                    _ = item.parameter(BURST, integer(burst));
+                }
             }
             let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
             let mut policy = Policy {
@@ -191,6 +197,7 @@ fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
         burst: Some(rate.capacity()).filter(|burst| *burst != rate.quota()),
         unit: None,
         amount: if rate.is_in_bytes() { spelled_size } else { |amount| amount.to_string() },
+        is_told: !rate.is_unlimited(),
         fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. }) && rate.memory() < SECOND,
         allows: format!("The limit \"{}\" allows {rate}", limit.name()),
         used_up: "and that is used up for now".to_owned(),

@@ -42,7 +42,7 @@ pub struct RateTable {
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
     tier: Option<KeyExtractor>,
-    /// `None` if no proxy has sent a rate that the limit can count.
+    /// `None` if no proxy has sent a rate.
     sent: Option<SentRate>,
 }
 
@@ -272,8 +272,7 @@ impl RateSelector {
     #[must_use]
     pub fn of_descriptor(&self, place: usize, sent: Option<RateLimitOverride>) -> Self {
         let tier = self.tier.clone().map(|tier| tier.of_descriptor(place));
-        let RateTable { default_limit, gateways, .. } = &*self.rate_table;
-        let sent = sent.and_then(|sent| SentRate::new(sent, default_limit, *gateways));
+        let sent = sent.map(|sent| SentRate::new(sent, self.rate_table.gateways));
         Self { tier, sent, ..self.clone() }
     }
 
@@ -290,15 +289,9 @@ impl RateSelector {
         self.tier.iter_mut().for_each(|tier| tier.set_element(index));
     }
 
-    /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.
+    /// What was selected, or what the proxy has sent instead of any rates.
     pub(super) fn or_sent<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        match (&self.sent, selected) {
-            (Some(SentRate::Rates(rates)), SelectedRates::Rates(..)) => {
-                SelectedRates::Rates(RateSet::Quota(rates), rates.limit())
-            }
-            (Some(SentRate::Nothing), SelectedRates::Rates(..)) => SelectedRates::Block,
-            (_, selected) => selected,
-        }
+        self.sent.as_ref().map_or(selected, |sent| sent.instead_of(selected))
     }
 
     /// How many sets of rates may be selected.

@@ -1,35 +1,67 @@
-//! The rate that a proxy has sent with its question instead of those of a limit.
+//! The rate that a proxy has sent with its question instead of those of a key.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::limit::{Limit, Rate, Strategy};
-use crate::request::descriptors::messages::RateLimitOverride;
+use super::rate_selector::{RateSet, SelectedRates};
+use crate::limit::{self, Limit, Rate, Strategy};
+use crate::request::descriptors::messages::{RateLimitOverride, Unit};
 use crate::sources::quotas::QuotaRates;
 
 #[derive(Clone)]
-pub(super) enum SentRate {
-    Rates(Arc<QuotaRates>),
-    /// The proxy allows nothing.
-    Nothing,
+pub(super) struct SentRate {
+    sent: RateLimitOverride,
+    /// How many gateways divide the rate; 1 if they share counters.
+    gateways: u64,
+    /// Composed when the rates of the key are known. `None` if its limit cannot count the rate.
+    composed: OnceLock<Option<Arc<QuotaRates>>>,
 }
 
 impl SentRate {
-    /// A rate in place of those of `limit`: counted like these, and divided among `gateways` like these. `None` if the limit
-    /// cannot count it.
-    pub(super) fn new(sent: RateLimitOverride, limit: &Limit, gateways: Option<u64>) -> Option<Self> {
-        let (window, quota) = (sent.unit().window()?, u64::from(sent.requests_per_unit));
-        if quota == 0 {
-            return Some(Self::Nothing);
-        }
-        let mut own = limit.rates().iter().map(Rate::strategy);
-        let strategy = match own.find(|strategy| !matches!(strategy, Strategy::Calendar(_))).cloned() {
-            Some(Strategy::TokenBucket { .. }) => Some(Strategy::TokenBucket { burst: quota }),
-            strategy => strategy,
-        };
-        let rate = Rate::new(quota, window).ok()?;
-        let rate = strategy.map_or(Ok(rate.clone()), |strategy| rate.with_strategy(strategy)).ok()?;
-        let part = rate.part(gateways.unwrap_or(1));
-        let limit = Limit::new(limit.name(), &[part]).watched_from(limit.watched());
-        Some(Self::Rates(Arc::new(QuotaRates::new(0, Arc::new(limit)))))
+    pub(super) fn new(sent: RateLimitOverride, gateways: Option<u64>) -> Self {
+        Self { sent, gateways: gateways.unwrap_or(1), composed: OnceLock::new() }
     }
+
+    /// What applies instead of what was selected. A key that is exempt or blocked stays so.
+    pub(super) fn instead_of<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
+        let SelectedRates::Rates(_, limit) = selected else { return selected };
+        if self.sent.requests_per_unit == 0 && self.sent.unit().window().is_some() {
+            return SelectedRates::Block;
+        }
+        let composed = self.composed.get_or_init(|| {
+            let rates = rates(self.sent, limit.rates(), self.gateways)?;
+            let sent = Limit::new(limit.name(), &rates).watched_from(limit.watched());
+            Some(Arc::new(QuotaRates::new(0, Arc::new(sent))))
+        });
+        composed.as_ref().map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
+    }
+}
+
+/// The rates that apply instead of the key's `own`. If one of these has the same unit, the sent rate takes its place, and the
+/// others admit everything: so all are counted where they were. Otherwise the sent rate is alone, and begins at 0.
+fn rates(sent: RateLimitOverride, own: &[Rate], gateways: u64) -> Option<Vec<Rate>> {
+    let (window, quota) = (sent.unit().window()?, u64::from(sent.requests_per_unit));
+    let same = own.iter().position(|rate| match rate.strategy() {
+        Strategy::Calendar(calendar) => is_same(sent.unit(), calendar.unit()),
+        _ => rate.window() == window,
+    });
+    let mut strategies = own.iter().map(Rate::strategy);
+    let strategy = match same {
+        Some(same) => strategies.nth(same),
+        None => strategies.find(|strategy| !matches!(strategy, Strategy::Calendar(_))),
+    };
+    let rate = Rate::new(quota, window).ok()?;
+    let rate = match strategy.cloned() {
+        Some(Strategy::TokenBucket { .. }) => rate.with_strategy(Strategy::TokenBucket { burst: quota }),
+        Some(strategy) => rate.with_strategy(strategy),
+        None => Ok(rate),
+    };
+    let rate = rate.ok()?.part(gateways);
+    let Some(same) = same else { return Some(vec![rate]) };
+    let mut rates: Vec<_> = own.iter().map(Rate::unlimited).collect();
+    rates[same] = rate;
+    Some(rates)
+}
+
+fn is_same(sent: Unit, own: limit::Unit) -> bool {
+    matches!((sent, own), (Unit::Day, limit::Unit::Day) | (Unit::Month, limit::Unit::Month))
 }

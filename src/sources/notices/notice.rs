@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -36,7 +36,7 @@ pub(super) struct Notice {
     pub(super) id: Fingerprint,
     since: Instant,
     /// Whether no other gateway, and this one no second time, sends it.
-    pub(super) is_claimed: AtomicBool,
+    is_claimed: AtomicBool,
 }
 
 /// In the order of the documentation.
@@ -70,6 +70,14 @@ impl Notice {
         let id = Fingerprint::of(window.as_bytes()).with(key).with(receiver);
         let (limit, since, is_claimed) = (limit.name().to_owned(), Instant::now(), AtomicBool::new(false));
         Some(Self { limit, rate, key: text, share, used, quota: capacity, until, id, since, is_claimed })
+    }
+
+    pub(super) fn is_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_claimed(&self) {
+        self.is_claimed.store(true, Ordering::Relaxed);
     }
 
     /// Whether it has been tried for long enough.

@@ -107,16 +107,17 @@ impl Receiver {
     }
 
     async fn claim(&self, notice: &Notice) -> bool {
-        if notice.is_claimed.load(Ordering::Relaxed) {
+        if notice.is_claimed() {
             return true;
         }
         let claims = self.shared.claims.load_full();
-        let is_claimed = match claims {
-            Some(claims) => claims.claim(notice).await,
-            None => true,
-        };
-        notice.is_claimed.store(is_claimed, Ordering::Relaxed);
-        is_claimed
+        if let Some(claims) = claims
+            && !claims.claim(notice).await
+        {
+            return false;
+        }
+        notice.set_claimed();
+        true
     }
 
     async fn send(&self, notice: &Notice) -> Result<(), FetchError> {

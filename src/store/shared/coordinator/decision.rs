@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::Coordinator;
 use crate::base::clock::Time;
 use crate::config::OnError;
-use crate::store::Asks;
 use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
@@ -15,6 +14,7 @@ use crate::store::shared::cached_cell::CachedCell;
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::{PendingDecision, PendingDecisions};
 use crate::store::shared::refusals::Seen;
+use crate::store::{Asks, IfAbandoned};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admit {
@@ -50,7 +50,9 @@ impl Coordinator {
             self.cells.follow(ask, *now);
             let (place, cached) = self.cells.of(&ask.limit, ask.key, *now, &self.health.forgotten);
             places.push(place);
-            if ask.settles || ask.held_above.is_some() {
+            // A proxy that asks may give back what was charged at any gateway. With `strict`, lower counts are believed anyway.
+            let is_given_back = ask.if_abandoned == IfAbandoned::Stays && !self.strict;
+            if ask.settles || ask.held_above.is_some() || is_given_back {
                 cached.counters.may_shrink();
             }
             ask.is_full |= ask.overflow.is_some() && self.refusals.knows(ask, *now);
