@@ -289,9 +289,14 @@ impl RateSelector {
         self.tier.iter_mut().for_each(|tier| tier.set_element(index));
     }
 
-    /// What was selected, or what the proxy has sent instead of any rates.
+    /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.
     pub(super) fn or_sent<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        self.sent.as_ref().map_or(selected, |sent| sent.instead_of(selected))
+        let (Some(sent), SelectedRates::Rates(_, limit)) = (&self.sent, selected) else { return selected };
+        if sent.is_nothing() {
+            return SelectedRates::Block;
+        }
+        let rates = sent.instead_of(limit);
+        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
     }
 
     /// How many sets of rates may be selected.

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::rate_selector::{RateSet, SelectedRates};
 use crate::limit::{self, Limit, Rate, Strategy};
 use crate::request::descriptors::messages::{RateLimitOverride, Unit};
 use crate::sources::quotas::QuotaRates;
@@ -21,18 +20,19 @@ impl SentRate {
         Self { sent, gateways: gateways.unwrap_or(1), composed: OnceLock::new() }
     }
 
-    /// What applies instead of what was selected. A key that is exempt or blocked stays so.
-    pub(super) fn instead_of<'a>(&'a self, selected: SelectedRates<'a>) -> SelectedRates<'a> {
-        let SelectedRates::Rates(_, limit) = selected else { return selected };
-        if self.sent.requests_per_unit == 0 && self.sent.unit().window().is_some() {
-            return SelectedRates::Block;
-        }
+    /// Whether nothing may pass.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.sent.requests_per_unit == 0 && self.sent.unit().window().is_some()
+    }
+
+    /// The rates that apply instead of those of this `limit`, which are the key's own.
+    pub(super) fn instead_of(&self, limit: &Limit) -> Option<&QuotaRates> {
         let composed = self.composed.get_or_init(|| {
             let rates = rates(self.sent, limit.rates(), self.gateways)?;
             let sent = Limit::new(limit.name(), &rates).watched_from(limit.watched());
             Some(Arc::new(QuotaRates::new(0, Arc::new(sent))))
         });
-        composed.as_ref().map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
+        composed.as_deref()
     }
 }
 
