@@ -564,6 +564,8 @@ fn the_process_shows_what_it_uses() {
     let handles = metric("process_open_fds");
     let clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
     until("connections are open handles", PATIENCE, || metric("process_open_fds") >= handles + 20.0);
+    // A connection is counted after its handle is open.
+    until("all are counted", PATIENCE, || metric("gateway_connections_accepted_total") >= 20.0);
     assert_eq!(metric("gateway_connections_accepted_total").to_string(), clients.len().to_string());
     assert!(metric("process_max_fds") > metric("process_open_fds"));
     let memory = f64::from(u32::try_from(gateway.memory("VmRSS")).unwrap());

@@ -232,7 +232,13 @@ fn address(address: IpAddr, line: &mut Vec<u8>) {
                 if at > 0 {
                     line.push(b'.');
                 }
-                number(part.into(), line);
+                if part >= 100 {
+                    line.push(b'0' + part / 100);
+                }
+                if part >= 10 {
+                    line.push(b'0' + part / 10 % 10);
+                }
+                line.push(b'0' + part % 10);
             }
         }
         // Writing to a vector cannot fail.
@@ -284,6 +290,15 @@ mod tests {
         let mut json = Vec::new();
         line.json("1970-01-01T00:00:01", &mut json);
         (line.to_string(), serde_json::from_slice(&json).unwrap())
+    }
+
+    #[test]
+    fn addresses_are_written_as_usual() {
+        for text in ["0.0.0.0", "9.10.99.100", "127.0.0.1", "255.255.255.255", "2001:db8::1", "::ffff:1.2.3.4"] {
+            let mut line = Vec::new();
+            address(text.parse().unwrap(), &mut line);
+            assert_eq!(String::from_utf8(line).unwrap(), text);
+        }
     }
 
     #[test]
