@@ -52,7 +52,7 @@ faults! {
     LeavesBodies "bodies" "The body of a refused request is read as the next request.",
     Unavailable "status" "A refusal is a 503.",
     TellsFractions "retry-after" "Retry-After is no whole number.",
-    TellsTooLong "told-early" "Retry-After is a second too long.",
+    TellsTooLong "told-early" "Retry-After is two seconds too long.",
     TellsTooShort "told-on-time" "Retry-After is rounded down.",
     Cacheable "cache" "A refusal may be stored for a minute.",
     Untyped "explains" "A refusal does not say of which type it is.",
