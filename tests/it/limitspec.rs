@@ -258,7 +258,7 @@ fn findings_name_what_is_wrong_and_what_was_left_out() {
         "cache              not applicable  --without cache",
         "memory             not applicable  --pid is not given",
         "burst              not applicable  not in --only",
-        "0 passed, 1 failed, 0 undecided, 50 not applicable",
+        "0 passed, 1 failed, 0 undecided, 51 not applicable",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

@@ -67,6 +67,7 @@ faults! {
     LargeKeys "memory" "A key takes ten times what it should.",
     NeverForgets "idle-keys" "Keys stay for ever.",
     PushesOut "pushed-out" "Many new keys push out an old one.",
+    SharesCounters "crowd" "A new key has N - 1 because many others have come.",
     RefusesAtRandom "poisson" "A client that has nearly used its window is refused after a gap.",
     ForgetsBursts "bursts" "A pause after a burst gives one request more.",
     GrowsWithAge "replay" "A client that has sent much gets one request more.",

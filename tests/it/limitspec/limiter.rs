@@ -50,6 +50,8 @@ struct Client {
     refused_in_row: usize,
     was_refused: bool,
     is_punished: bool,
+    /// It came when many others had.
+    is_crowded: bool,
     in_flight: HashMap<usize, usize>,
     /// Keys that had come before it.
     age: usize,
@@ -155,10 +157,13 @@ impl Limiter {
             let youngest = self.seen;
             self.clients.retain(|_, client| single < 64 || client.age == 0 || client.age + 64 > youngest);
         }
+        let single = || self.clients.values().filter(|client| client.recent.len() == 1).count();
+        let is_crowded = self.is(Fault::SharesCounters) && single() > 64;
         let seen = self.seen;
         let client = self.clients.entry(key).or_default();
         if client.age == 0 {
             client.age = seen;
+            client.is_crowded = is_crowded;
         }
         client.prepare(self.fault, question, now);
         let is_uncharged = client.is_uncharged(self.fault, question);
@@ -297,6 +302,7 @@ impl Client {
             }
             Some(Fault::RefusesTheLastAtOnce) => is_last && question.earlier == 0 && self.connections.len() == QUOTA,
             Some(Fault::NeverForgives) => self.is_punished,
+            Some(Fault::SharesCounters) => self.is_crowded,
             Some(Fault::RefusesAtRandom) => {
                 let is_spread = ages.windows(2).all(|pair| pair[0] - pair[1] > 0.06);
                 is_last && is_spread && ages[0] > 0.75 && ages[QUOTA - 2] > 0.2
