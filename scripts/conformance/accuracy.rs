@@ -25,8 +25,8 @@ pub(crate) const ALL: &[Behaviour] = &[
         group: Group::Accuracy,
         sentence: "For clients that come at random, the limiter differs from the exact log by no more than stated.",
         measure: "8 new keys, each with 1.5 N requests in a window at times of a Poisson process, for 3 windows: by which share \
-                  the number of admitted requests differs from that of an exact log, mean and worst key. With `--algorithm log`, no \
-                  decision may differ from the log of what was admitted before",
+                  the number of admitted requests differs from that of an exact log, mean and worst key. With `--algorithm log`, \
+                  instead no decision may differ from the log of what was admitted before",
         source: "Cloudflare, \"How we built rate limiting capable of scaling to millions of domains\": 0.003 % were decided wrongly",
         why: "An estimate is as good as its assumptions about traffic",
         needs: &[],
@@ -139,8 +139,17 @@ fn judge(target: &Target, clients: &[Vec<Exchange>]) -> Outcome {
         mean * 100.0,
         worst * 100.0
     );
-    let is_exact = target.algorithm != Algorithm::Log || over + under == 0;
-    Outcome::check(is_exact && mean <= target.tolerance.mean && worst <= target.tolerance.worst, figure)
+    let is_near = mean <= target.tolerance.mean && worst <= target.tolerance.worst;
+    // The tolerance of others leaves room for a slow machine. A log is judged by what differs whenever it was decided.
+    if target.algorithm != Algorithm::Log {
+        return Outcome::check(is_near, figure);
+    }
+    let is_slow = |exchange: &&Exchange| exchange.received - exchange.sent > target.windows(0.05);
+    let slow = clients.iter().flatten().filter(is_slow).count();
+    if over + under == 0 && slow > all / 4 {
+        return Outcome::undecided(format!("{figure}, but {slow} answers took too long"));
+    }
+    Outcome::check(over + under == 0, figure)
 }
 
 #[cfg(test)]

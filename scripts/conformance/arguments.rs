@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MICROS", default_value_t = 1000)]
     most_cost: u64,
     /// By how much the number of admitted requests may differ from the exact log, in per cent; by default what correct limiters
-    /// with this algorithm need
+    /// with this algorithm need. A `log` may not differ in any decision
     #[arg(long, value_name = "PERCENT")]
     mean_error: Option<f64>,
     /// The same for the worst key
@@ -82,7 +82,7 @@ pub(crate) struct Arguments {
 /// of `accuracy`.
 fn tolerance(algorithm: Algorithm) -> Tolerance {
     match algorithm {
-        Algorithm::Log => Tolerance { mean: 0.05, worst: 0.1 },
+        Algorithm::Log => Tolerance { mean: 0.0, worst: 0.0 },
         Algorithm::SlidingWindow | Algorithm::FixedWindow => Tolerance { mean: 0.2, worst: 0.4 },
         Algorithm::TokenBucket => Tolerance { mean: 0.4, worst: 0.75 },
     }

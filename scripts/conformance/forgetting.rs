@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::time::sleep;
 
 use super::behaviour::{Behaviour, Group, Need, Outcome, run};
-use super::exchange::Exchange;
+use super::exchange::{Decision, Exchange, count};
 use super::target::Target;
 
 pub(crate) const ALL: &[Behaviour] = &[
@@ -41,6 +41,16 @@ pub(crate) const ALL: &[Behaviour] = &[
         why: "A client that invents keys gets rid of its own counter",
         needs: &[],
         run: run!(pushed_out),
+    },
+    Behaviour {
+        id: "crowd",
+        group: Group::Forget,
+        sentence: "Many other clients take nothing.",
+        measure: "one request of each of as many new keys as fit into 0.3 windows, at most `--keys`; then N requests of another new key",
+        source: "Cloudflare, documentation of pingora-limits: a count-min sketch estimates how often a key came",
+        why: "A table of fixed size in which clients share counters refuses those that have sent nothing yet",
+        needs: &[],
+        run: run!(crowd),
     },
 ];
 
@@ -88,6 +98,14 @@ async fn idle_keys(target: &Target) -> io::Result<Outcome> {
     let figure =
         format!("with {keys} keys {:+.1} MB, then with as many other ones {:+.1} MB", first / 1e6, second / 1e6);
     Ok(Outcome::check(second <= (first / 2.0).max(NOISE), figure))
+}
+
+async fn crowd(target: &Target) -> io::Result<Outcome> {
+    let keys = many_keys(target, target.keys, Some(Instant::now() + target.windows(0.3))).await?;
+    let exchanges = target.in_turn(&vec![target.request(target.key()); target.rate.quota]).await?;
+    let admitted = count(&exchanges, Decision::Admitted);
+    let figure = format!("{admitted} of {} requests were admitted after {keys} other keys", exchanges.len());
+    Ok(Outcome::check(admitted == exchanges.len(), figure))
 }
 
 async fn pushed_out(target: &Target) -> io::Result<Outcome> {

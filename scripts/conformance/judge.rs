@@ -7,6 +7,9 @@ use super::behaviour::{Outcome, Verdict};
 use super::exchange::{Decision, Exchange, count};
 use super::policy::{Algorithm, Rate};
 
+/// The clock of a limiter may have no more than milliseconds.
+const TICK: Duration = Duration::from_millis(1);
+
 /// Requests that surely lie within a time.
 struct Crowd {
     count: usize,
@@ -22,7 +25,7 @@ fn densest(exchanges: &[&Exchange], rate: Rate, algorithm: Algorithm, has_edge: 
     for first in exchanges {
         let inside = by_end.iter().filter(|other| other.sent >= first.sent);
         for (before, last) in inside.enumerate() {
-            let within = last.received - first.sent;
+            let within = last.received - first.sent + TICK;
             if within >= rate.window {
                 break;
             }
@@ -69,12 +72,12 @@ pub(crate) fn against_exact_log(exchanges: &[Exchange], rate: Rate) -> (usize, u
         let others = admitted.iter().filter(|other| !std::ptr::eq(**other, exchange));
         if exchange.is_admitted() {
             // Decided before this one was sent, and still in its window when the response came.
-            let surely =
-                others.filter(|other| other.received <= exchange.sent && exchange.received < other.sent + rate.window);
+            let surely = others
+                .filter(|other| other.received <= exchange.sent && exchange.received + TICK < other.sent + rate.window);
             over += usize::from(surely.count() >= rate.quota);
         } else {
-            let perhaps =
-                others.filter(|other| other.sent <= exchange.received && exchange.sent < other.received + rate.window);
+            let perhaps = others
+                .filter(|other| other.sent <= exchange.received && exchange.sent < other.received + rate.window + TICK);
             under += usize::from(perhaps.count() < rate.quota);
         }
     }
@@ -141,6 +144,16 @@ mod tests {
     fn what_may_lie_outside_is_not_counted() {
         // The first one may have been decided at 500 ms or at 0, the third one may be a window later.
         assert_eq!(verdict(Algorithm::Log, &[(0, 500, true), (600, 601, true), (900, 1200, true)]), Verdict::Undecided);
+    }
+
+    #[test]
+    fn a_millisecond_is_no_fault() {
+        let four = [(0, 0, true), (0, 0, true), (499, 499, true), (999, 999, true)];
+        assert_eq!(verdict(Algorithm::TokenBucket, &four), Verdict::Undecided);
+        assert_eq!(
+            verdict(Algorithm::TokenBucket, &four.map(|(sent, received, _)| (sent * 4 / 5, received * 4 / 5, true))),
+            Verdict::Failed
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
@@ -113,14 +113,16 @@ impl Target {
 
     /// A key without room, and the requests that were sent for it. The last one was refused.
     pub(crate) async fn exhaust(&self, client: &mut Client, request: &Request) -> io::Result<Vec<Exchange>> {
-        let mut exchanges = Vec::new();
+        let (begun, mut exchanges) = (Instant::now(), Vec::new());
         for _ in 0..self.rate.quota * 4 {
             exchanges.push(client.ask(request).await?);
             if exchanges.last().is_some_and(Exchange::is_refused) {
                 return Ok(exchanges);
             }
         }
-        Err(io::Error::other(format!("{} requests of a client were not refused", exchanges.len())))
+        // Within a window, no limiter admits so many.
+        let kind = if begun.elapsed() < self.rate.window { ErrorKind::Other } else { ErrorKind::TimedOut };
+        Err(io::Error::new(kind, format!("{} requests of a client were not refused", exchanges.len())))
     }
 
     /// The time in which a bucket gets room for one request more.

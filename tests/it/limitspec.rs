@@ -9,13 +9,15 @@ mod gateway;
 mod limiter;
 mod server;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -29,14 +31,17 @@ use server::Server;
 
 /// Suites that run side by side begin one after the other.
 const STAGGER: Duration = Duration::from_millis(400);
+/// How often limiters are measured again after the machine was too slow, and how much later than asked a task may go on.
 const AGAIN: usize = 3;
+const LATE: Duration = Duration::from_millis(100);
 /// What is below it in the page is written by the program.
 const BEHAVIOURS: &str = "<!-- `scripts/limitspec --page` writes the rest. -->\n";
 
-/// A client that sends N + 1 requests at once every half window, for 4.2 windows.
+/// A client that sends N + 1 requests at once every 0.6 windows, for 5 windows: what was admitted has left the window long before the
+/// next one but one.
 fn log() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let lines: Vec<_> = (0..54).map(|number| format!("192.0.2.1 {}", f64::from(number / 6) * 1.02)).collect();
+    let lines: Vec<_> = (0..54).map(|number| format!("192.0.2.1 {}", f64::from(number / 6) * 1.2)).collect();
     fs::write(file.path(), lines.join("\n")).unwrap();
     file
 }
@@ -73,11 +78,28 @@ fn allow_handles() {
     _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Measures limiters with these faults, all at the same time on one thread. Returns what was wrong with each.
-fn measure(faults: &[Option<Fault>], log: &Path) -> Vec<(Option<Fault>, String)> {
+/// What was wrong with the findings about limiters, and how late the thread that measured them was at most.
+struct Measured {
+    wrong: Vec<(Option<Fault>, String)>,
+    latest: Duration,
+}
+
+/// Notes how much later than asked it goes on, for ever.
+async fn watch(latest: &Cell<Duration>) -> Infallible {
+    const PAUSE: Duration = Duration::from_millis(5);
+    loop {
+        let begun = Instant::now();
+        tokio::time::sleep(PAUSE).await;
+        latest.set(latest.get().max(begun.elapsed().saturating_sub(PAUSE)));
+    }
+}
+
+/// Measures limiters with these faults, all at the same time on one thread.
+fn measure(faults: &[Option<Fault>], log: &Path) -> Measured {
     allow_handles();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let latest = Cell::default();
+    let wrong = runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for (number, fault) in (0..).zip(faults.iter().copied()) {
             let log = log.to_owned();
@@ -88,8 +110,12 @@ fn measure(faults: &[Option<Fault>], log: &Path) -> Vec<(Option<Fault>, String)>
                 judge(fault, &findings)
             });
         }
-        tasks.join_all().await.into_iter().flatten().collect()
-    })
+        tokio::select! {
+            wrong = tasks.join_all() => wrong.into_iter().flatten().collect(),
+            never = watch(&latest) => match never {},
+        }
+    });
+    Measured { wrong, latest: latest.get() }
 }
 
 /// Every behaviour must have been measured, and only that of the fault may be missing.
@@ -108,21 +134,30 @@ fn measure_groups(groups: &[Group]) {
     };
     let faults: Vec<_> = Fault::ALL.iter().copied().filter(of_groups).map(Some).collect();
     assert!(!faults.is_empty());
+    measure_all(&faults);
+}
+
+/// Limiters with these faults break one behaviour each.
+#[track_caller]
+fn measure_all(faults: &[Option<Fault>]) {
     let log = log();
-    let mut wrong = measure(&faults, log.path());
-    // Many faults show only if requests come soon enough after each other, which a busy machine prevents.
+    let mut measured = measure(faults, log.path());
     for _ in 0..AGAIN {
-        let mut again: Vec<_> = wrong.iter().map(|(fault, _)| *fault).collect();
+        // The faults of edge, quiet, recovers, poisson, bursts and replay show in requests at certain times. If requests are late, these
+        // faults show in others, or in none.
+        if measured.wrong.is_empty() || measured.latest < LATE {
+            break;
+        }
+        let mut again: Vec<_> = measured.wrong.iter().map(|(fault, _)| *fault).collect();
         again.dedup();
-        wrong = measure(&again, log.path());
+        measured = measure(&again, log.path());
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(measured.wrong.is_empty(), "late by {:?} at most: {:#?}", measured.latest, measured.wrong);
 }
 
 #[test]
 fn a_limiter_without_a_fault_passes() {
-    let wrong = measure(&[None], log().path());
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    measure_all(&[None]);
 }
 
 #[test]
@@ -223,7 +258,7 @@ fn findings_name_what_is_wrong_and_what_was_left_out() {
         "cache              not applicable  --without cache",
         "memory             not applicable  --pid is not given",
         "burst              not applicable  not in --only",
-        "0 passed, 1 failed, 0 undecided, 50 not applicable",
+        "0 passed, 1 failed, 0 undecided, 51 not applicable",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

@@ -50,6 +50,8 @@ struct Client {
     refused_in_row: usize,
     was_refused: bool,
     is_punished: bool,
+    /// It came when many others had.
+    is_crowded: bool,
     in_flight: HashMap<usize, usize>,
     /// Keys that had come before it.
     age: usize,
@@ -155,10 +157,13 @@ impl Limiter {
             let youngest = self.seen;
             self.clients.retain(|_, client| single < 64 || client.age == 0 || client.age + 64 > youngest);
         }
+        let single = || self.clients.values().filter(|client| client.recent.len() == 1).count();
+        let is_crowded = self.is(Fault::SharesCounters) && single() > 64;
         let seen = self.seen;
         let client = self.clients.entry(key).or_default();
         if client.age == 0 {
             client.age = seen;
+            client.is_crowded = is_crowded;
         }
         client.prepare(self.fault, question, now);
         let is_uncharged = client.is_uncharged(self.fault, question);
@@ -168,7 +173,7 @@ impl Limiter {
         let charge = match (is_admitted, is_uncharged) {
             (true, false) if self.fault == Some(Fault::ChargesFailuresTwice) && question.path == "/failing" => 2,
             (true, false) => 1,
-            (false, _) if self.fault == Some(Fault::ChargesRefusals) && client.refused_in_row > 3 * QUOTA => 1,
+            (false, _) if self.fault == Some(Fault::ChargesRefusals) && client.refused_in_row > 5 * QUOTA => 1,
             _ => 0,
         };
         client.admitted.extend(std::iter::repeat_n(now, charge));
@@ -211,12 +216,16 @@ impl Limiter {
     fn refusal(&self, question: &Question, wait: Duration) -> Answer {
         let seconds = wait.as_secs_f64().ceil();
         let told = match self.fault {
-            Some(Fault::TellsTooLong) => format!("{}", seconds + 1.0),
+            Some(Fault::TellsTooLong) => format!("{}", seconds + 2.0),
             Some(Fault::TellsTooShort) => format!("{}", wait.as_secs_f64().floor()),
             Some(Fault::TellsFractions) => format!("{seconds}.000"),
             _ => format!("{seconds}"),
         };
-        let reset = if self.is(Fault::OtherReset) { seconds + 20.0 } else { seconds };
+        let reset = match self.fault {
+            Some(Fault::OtherReset) => seconds + 20.0,
+            Some(Fault::TellsTooLong) => seconds + 2.0,
+            _ => seconds,
+        };
         let mut headers =
             vec![("RateLimit", format!("\"p\";r={};t={reset}", usize::from(self.is(Fault::RefusesWithOneLeft))))];
         let is_silent = (self.is(Fault::SilentHead) && question.method == "HEAD")
@@ -247,7 +256,7 @@ impl Client {
         {
             self.admitted.clear();
         }
-        if fault == Some(Fault::ForgetsInFloods) && self.refused_in_row > 12 * QUOTA {
+        if fault == Some(Fault::ForgetsInFloods) && self.refused_in_row > 9 * QUOTA {
             self.admitted.clear();
             self.refused_in_row = 0;
         }
@@ -293,7 +302,11 @@ impl Client {
             }
             Some(Fault::RefusesTheLastAtOnce) => is_last && question.earlier == 0 && self.connections.len() == QUOTA,
             Some(Fault::NeverForgives) => self.is_punished,
-            Some(Fault::RefusesAtRandom) => is_last && ages[0] > 0.75 && ages[QUOTA - 2] > 0.08,
+            Some(Fault::SharesCounters) => self.is_crowded,
+            Some(Fault::RefusesAtRandom) => {
+                let is_spread = ages.windows(2).all(|pair| pair[0] - pair[1] > 0.06);
+                is_last && is_spread && ages[0] > 0.75 && ages[QUOTA - 2] > 0.2
+            }
             _ => false,
         };
         let more = match fault {
