@@ -47,7 +47,7 @@ pub(crate) const ALL: &[Behaviour] = &[
         id: "refused-free",
         group: Group::Fair,
         sentence: "Refused requests are not charged.",
-        measure: "a new key without room; then 50 or more requests in each window, for two windows: at least N / 2 pass",
+        measure: "a new key without room; then 50 or more requests in each window, for two windows: at least three quarters of N pass",
         source: "https://github.com/sourcegraph/sourcegraph-public-snapshot/pull/51899: refused requests were counted; HAProxy, documentation of http_req_rate, which counts denied requests",
         why: "A client that asks every second whether it may go on never may",
         needs: &[],
@@ -135,7 +135,7 @@ async fn refused_free(target: &Target) -> io::Result<Outcome> {
     if exchanges.len() < (2 * target.rate.quota).max(75) {
         return Ok(Outcome::undecided(format!("{figure}, which is too few")));
     }
-    Ok(Outcome::check(admitted >= target.rate.quota.div_ceil(2), figure))
+    Ok(Outcome::check(admitted >= (3 * target.rate.quota).div_ceil(4), figure))
 }
 
 async fn neighbours(target: &Target) -> io::Result<Outcome> {

@@ -46,7 +46,8 @@ fn strictly_no_more_passes_over_a_failover_than_was_not_copied_yet() {
 
 #[test]
 fn a_primary_that_hands_over_is_followed_and_no_request_notices() {
-    let mut cluster = Cluster::start(3);
+    // No node must take another one for dead, and say that the cluster is down, because the machine is busy.
+    let mut cluster = Cluster::start_with(3, &["--cluster-node-timeout", "60000"]);
     let replicas = [0, 1, 2].map(|primary| cluster.add_replica(primary));
     let gateway = gateway(&cluster.store(&[0], STRICT), "1000000000/d");
     let (mut client, mut count) = (gateway.client(), 0);

@@ -33,7 +33,7 @@ use server::Server;
 const STAGGER: Duration = Duration::from_millis(400);
 /// How often limiters are measured again after the machine was too slow, and how much later than asked a task may go on.
 const AGAIN: usize = 3;
-const LATE: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(30);
 /// What is below it in the page is written by the program.
 const BEHAVIOURS: &str = "<!-- `scripts/limitspec --page` writes the rest. -->\n";
 
