@@ -27,20 +27,6 @@ pub(super) struct AccessLine<'a> {
     pub(super) id: &'a str,
 }
 
-/// The name of a field.
-#[derive(Clone, Copy)]
-struct FieldName {
-    text: &'static str,
-    /// With what is around it, so that it is written at once.
-    json: &'static str,
-}
-
-macro_rules! name {
-    ($name:literal) => {
-        FieldName { text: $name, json: concat!(",\"", $name, "\":") }
-    };
-}
-
 impl AccessLine<'_> {
     pub(super) fn begun(&self) -> Time {
         Time::from_micros(self.at.micros().saturating_sub(self.micros))
@@ -60,7 +46,9 @@ impl AccessLine<'_> {
         line.extend_from_slice(&digits);
         line.extend_from_slice(b"Z\",\"level\":\"INFO\",\"message\":\"request\"");
         self.fields(|name, value| {
-            line.extend_from_slice(name.json.as_bytes());
+            line.extend_from_slice(b",\"");
+            line.extend_from_slice(name.as_bytes());
+            line.extend_from_slice(b"\":");
             value.json(line);
         });
         line.push(b'}');
@@ -91,36 +79,36 @@ impl AccessLine<'_> {
     }
 
     /// Calls `write` with the name and the value of each known field.
-    fn fields(&self, mut write: impl FnMut(FieldName, Value<'_>)) {
+    fn fields(&self, mut write: impl FnMut(&'static str, Value<'_>)) {
         let Self { entry, route, outcome, reason, status, micros, id, .. } = *self;
         let mut known = |name, value: Option<Value<'_>>| value.into_iter().for_each(|value| write(name, value));
         let limits = |limits| Some(Value::Limits(limits)).filter(|_| !limits.is_empty());
-        known(name!("client"), Some(Value::Client(entry.client)));
-        known(name!("method"), entry.method.as_ref().map(|method| Value::Name(method.as_str())));
-        known(name!("host"), Some(Value::Text(&entry.host)));
-        known(name!("path"), Some(Value::Text(&entry.path)));
-        known(name!("protocol"), entry.version.map(|version| Value::Plain(protocol(version))));
-        known(name!("via"), entry.via.map(Value::Name));
-        known(name!("tls"), entry.tls.map(Value::Name));
-        known(name!("route"), Some(Value::Text(route)));
-        known(name!("status"), Some(Value::Number(status.map_or(0, |status| status.as_u16().into()))));
-        known(name!("outcome"), Some(Value::Name(outcome.name())));
-        known(name!("reason"), reason.map(|reason| Value::Name(reason.name())));
-        known(name!("limit"), entry.limit.as_ref().map(|limit| Value::Text(&limit.name)));
-        known(name!("shadowed"), limits(&entry.shadowed));
-        known(name!("overflowed"), limits(&entry.overflowed));
-        known(name!("remaining"), Some(Value::Remaining(&entry.remaining)).filter(|_| !entry.remaining.is_empty()));
-        known(name!("held_micros"), entry.held_micros.map(Value::Number));
-        known(name!("server"), entry.server.as_ref().map(Value::Server));
-        known(name!("upstream_micros"), entry.upstream_micros.map(Value::Number));
+        known("client", Some(Value::Client(entry.client)));
+        known("method", entry.method.as_ref().map(|method| Value::Name(method.as_str())));
+        known("host", Some(Value::Text(&entry.host)));
+        known("path", Some(Value::Text(&entry.path)));
+        known("protocol", entry.version.map(|version| Value::Plain(protocol(version))));
+        known("via", entry.via.map(Value::Name));
+        known("tls", entry.tls.map(Value::Name));
+        known("route", Some(Value::Text(route)));
+        known("status", Some(Value::Number(status.map_or(0, |status| status.as_u16().into()))));
+        known("outcome", Some(Value::Name(outcome.name())));
+        known("reason", reason.map(|reason| Value::Name(reason.name())));
+        known("limit", entry.limit.as_ref().map(|limit| Value::Text(&limit.name)));
+        known("shadowed", limits(&entry.shadowed));
+        known("overflowed", limits(&entry.overflowed));
+        known("remaining", Some(Value::Remaining(&entry.remaining)).filter(|_| !entry.remaining.is_empty()));
+        known("held_micros", entry.held_micros.map(Value::Number));
+        known("server", entry.server.as_ref().map(Value::Server));
+        known("upstream_micros", entry.upstream_micros.map(Value::Number));
         if let Some(tokens) = entry.tokens {
-            known(name!("tokens_input"), Some(Value::Number(tokens.input.saturating_add(tokens.cached))));
-            known(name!("tokens_output"), Some(Value::Number(tokens.output)));
+            known("tokens_input", Some(Value::Number(tokens.input.saturating_add(tokens.cached))));
+            known("tokens_output", Some(Value::Number(tokens.output)));
         }
-        known(name!("bytes"), Some(Value::Number(entry.bytes)));
-        known(name!("micros"), Some(Value::Number(micros)));
-        known(name!("request_id"), Some(Value::Name(id)));
-        known(name!("trace_id"), entry.trace.as_ref().map(|trace| Value::Display(trace)));
+        known("bytes", Some(Value::Number(entry.bytes)));
+        known("micros", Some(Value::Number(micros)));
+        known("request_id", Some(Value::Name(id)));
+        known("trace_id", entry.trace.as_ref().map(|trace| Value::Display(trace)));
     }
 }
 
@@ -129,7 +117,7 @@ impl Display for AccessLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("request")?;
         let mut result = Ok(());
-        self.fields(|name, value| result = result.and_then(|()| write!(f, " {}={value}", name.text)));
+        self.fields(|name, value| result = result.and_then(|()| write!(f, " {name}={value}")));
         result
     }
 }
