@@ -67,7 +67,7 @@ pub use limit::{
     temporary_again, temporary_override,
 };
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
-pub use notices::{NoticeReceiver, NoticeSecret};
+pub use notices::NoticeReceiver;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
@@ -78,8 +78,9 @@ pub use route::{
     PathPattern, Redirect, Route, Scheme, Segment, SentPath, Template, TemplatePart, is_secret,
 };
 pub use schema::schema;
+pub use secret::SecretText;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
-pub use store::{Login, OnError, Password, Share, SharedStore, Software, Store, StoreType};
+pub use store::{Login, OnError, Share, SharedStore, Software, Store, StoreType};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};
 pub use upstream::{

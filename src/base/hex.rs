@@ -1,5 +1,5 @@
-//! Numbers as hexadecimal digits in lower case, without an allocation. Every request needs some, so both directions use
-//! tables.
+//! Numbers and bytes as hexadecimal digits in lower case. Every request needs some, so numbers take no allocation, and both
+//! directions use tables.
 
 static PAIRS: [[u8; 2]; 256] = {
     let digits = b"0123456789abcdef";
@@ -34,6 +34,10 @@ pub fn digits(bits: u64) -> [u8; 16] {
     digits
 }
 
+pub fn text(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| PAIRS[usize::from(*byte)]).map(char::from).collect()
+}
+
 /// `None` if there is anything except digits in lower case.
 pub fn bits<const DIGITS: usize>(digits: &[u8; DIGITS]) -> Option<u64> {
     const { assert!(DIGITS <= 16) };
@@ -55,6 +59,7 @@ mod tests {
         #[test]
         fn digits_are_those_of_the_standard_library(number: u64) {
             prop_assert_eq!(digits(number).to_vec(), format!("{number:016x}").into_bytes());
+            prop_assert_eq!(text(&number.to_be_bytes()), format!("{number:016x}"));
             prop_assert_eq!(bits(&digits(number)), Some(number));
         }
     }

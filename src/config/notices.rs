@@ -1,12 +1,11 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
-use std::fmt;
-
 use super::kinds::{flag, shaped, text};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Wrong, report_repeated, tables};
 use super::route::limit_names;
-use super::{Limit, secret, values};
+use super::secret::{self, SecretText};
+use super::{Limit, values};
 use crate::base::share::WHOLE;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
@@ -29,27 +28,8 @@ pub struct NoticeReceiver {
     pub limits: Vec<String>,
     /// In millionths, ascending.
     pub at: Vec<u32>,
-    pub secret: Option<NoticeSecret>,
+    pub secret: Option<SecretText>,
     pub full_keys: bool,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-pub struct NoticeSecret(String);
-
-impl NoticeSecret {
-    pub fn new(secret: &str) -> Self {
-        Self(secret.to_owned())
-    }
-
-    pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-impl fmt::Debug for NoticeSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// Before the names of limits are looked up.
@@ -90,7 +70,7 @@ pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> Noti
     let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
     let notices = || {
         let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
-        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(NoticeSecret::new(&secret))))?;
+        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
         Some(NoticeReceiver { url: url?, tls, limits: Vec::new(), at, secret, full_keys })
     };
     NoticesDraft { notices: notices(), names }

@@ -12,7 +12,7 @@ use super::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables
 use super::report::quoted;
 use super::{secret, upstream, values};
 
-pub use login::{Login, Password};
+pub use login::Login;
 
 /// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;

@@ -1,11 +1,10 @@
 //! How the gateway speaks to servers of Valkey or Redis: as whom, with TLS or without, and which sentinels know the primary.
 
-use std::fmt;
-
 use super::{addresses, keys};
 use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Section, Wrong};
 use crate::config::report::quoted;
+use crate::config::secret::SecretText;
 use crate::config::upstream::{UpstreamTls, read_tls};
 
 /// Of sentinels for which none is given.
@@ -17,33 +16,13 @@ pub struct Login {
     /// Empty for the default user.
     pub username: String,
     /// Empty if there is none.
-    pub password: Password,
+    pub password: SecretText,
     pub database: u16,
     pub tls: Option<Box<UpstreamTls>>,
     /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
     pub sentinels: Vec<String>,
     /// Whether the servers are nodes of a cluster.
     pub cluster: bool,
-}
-
-/// Nothing shows it.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Password(String);
-
-impl Password {
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    pub fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// The name of the primary, whose address the sentinels know.
@@ -82,7 +61,7 @@ pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &Sys
     let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
     Login {
         username: username.unwrap_or_default(),
-        password: Password::new(password.unwrap_or_default()),
+        password: SecretText::new(password.unwrap_or_default()),
         database: section.read(&keys::database),
         tls: tls.and_then(|(section, servers)| read_tls(Some(section), &servers, system)).map(Box::new),
         sentinels: sentinels

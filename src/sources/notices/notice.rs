@@ -1,6 +1,5 @@
 //! One notice: what is sent, how it is signed, and what identifies it.
 
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,8 +11,9 @@ use tokio::time::Instant;
 
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
+use crate::base::hex;
 use crate::base::share::WHOLE;
-use crate::config::NoticeSecret;
+use crate::config::SecretText;
 use crate::limit::{Limit, Reached};
 
 pub(super) const SIGNATURE: &str = "x-gateway-signature";
@@ -94,13 +94,9 @@ impl Notice {
 }
 
 /// `sha256=` and the HMAC of the body.
-pub(super) fn signature(secret: &NoticeSecret, body: &[u8]) -> Option<HeaderValue> {
-    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body);
-    let mut text = "sha256=".to_owned();
-    for byte in tag.as_ref() {
-        write!(text, "{byte:02x}").ok()?;
-    }
-    HeaderValue::try_from(text).ok()
+pub(super) fn signature(secret: &SecretText, body: &[u8]) -> Option<HeaderValue> {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.text().as_bytes()), body);
+    HeaderValue::try_from(format!("sha256={}", hex::text(tag.as_ref()))).ok()
 }
 
 /// The name of this machine.
@@ -154,7 +150,7 @@ mod tests {
     /// The example of RFC 4231, section 4.3.
     #[test]
     fn the_signature_is_hmac_sha256() {
-        let signed = signature(&NoticeSecret::new("Jefe"), b"what do ya want for nothing?").unwrap();
+        let signed = signature(&SecretText::new("Jefe".to_owned()), b"what do ya want for nothing?").unwrap();
         let tag = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(signed.to_str().unwrap(), format!("sha256={tag}"));
     }

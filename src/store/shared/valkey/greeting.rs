@@ -122,7 +122,7 @@ impl Greeting for Introduction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Password;
+    use crate::config::SecretText;
 
     fn introduction(login: &Login) -> (Introduction, String) {
         let (mut introduction, mut out) = (Introduction::new(login, b"gw:probe:1"), Vec::new());
@@ -137,7 +137,7 @@ mod tests {
     fn the_password_and_the_database_are_said_if_there_are_any() {
         let (_, said) = introduction(&Login::default());
         assert!(said.starts_with("*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*5\r\n$3\r\nSET"), "{said}");
-        let login = Login { password: Password::new("secret".to_owned()), database: 3, ..Login::default() };
+        let login = Login { password: SecretText::new("secret".to_owned()), database: 3, ..Login::default() };
         let (_, said) = introduction(&login);
         let hello = "*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n$6\r\nsecret\r\n";
         assert!(said.starts_with(&format!("{hello}*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n")), "{said}");

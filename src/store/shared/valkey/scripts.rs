@@ -1,11 +1,11 @@
 //! What no single command of the server does: each script touches one key, and is done in full or not at all.
 
-use std::fmt::Write;
 use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use super::frames;
+use crate::base::hex;
 
 pub(super) struct Script {
     pub(super) source: &'static str,
@@ -57,11 +57,7 @@ return 1",
 
 impl Script {
     fn new(source: &'static str) -> Self {
-        let mut digits = String::with_capacity(40);
-        for byte in digest(&SHA1_FOR_LEGACY_USE_ONLY, source.as_bytes()).as_ref() {
-            // A string takes whatever is written.
-            let _ = write!(digits, "{byte:02x}");
-        }
+        let digits = hex::text(digest(&SHA1_FOR_LEGACY_USE_ONLY, source.as_bytes()).as_ref());
         let mut called = Vec::new();
         [b"EVALSHA", digits.as_bytes(), b"1"].into_iter().for_each(|word| frames::word(word, &mut called));
         Self { source, digest: digits, called }
