@@ -19,6 +19,7 @@ mod acme;
 mod tls;
 mod server;
 mod key;
+pub mod written_key;
 mod jwt;
 pub mod known_keys;
 pub mod overrides;
@@ -51,6 +52,7 @@ use http::StatusCode;
 
 use crate::net::tls::{Identity, TlsSettings};
 
+pub use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
 pub use acme::{Acme, Challenge, ChallengeSecret};
 pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use decisions::{Decisions, DescriptorRule};
@@ -79,7 +81,7 @@ pub use route::{
 };
 pub use schema::schema;
 pub use secret::SecretText;
-pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
+pub use server::{Http2, Listener, MaxConnections, Server, Shed};
 pub use store::{Login, OnError, Share, SharedStore, Software, Store, StoreType};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};

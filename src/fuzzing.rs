@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
 
 use crate::base::clock::Time;
+use crate::base::http::{host, path};
 use crate::base::jwt::{ALGORITHMS, KeyOrigin, KeySet, Verifier};
 use crate::config::{
     Config, Document, EscapedSlashes, Limit, Login, PathMatching, PathPattern, PathRules, Problems, parse,
@@ -20,7 +21,7 @@ use crate::config::{
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, parse_address, scheme};
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::request::route::{Routes, host, path};
+use crate::request::route::Routes;
 use crate::store::shared::memcached::Memcached;
 use crate::store::shared::protocol::{Echo, Initial, Lifetime, Protocol, Reader};
 use crate::store::shared::valkey::Valkey;

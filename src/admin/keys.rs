@@ -121,7 +121,8 @@ async fn with_key<T>(
     let extractor = KeyExtractor::of_written(limit);
     // The path may also name a key of the list of overrides as that list shows it: masked.
     let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
-    let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
+    let mut parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
+    let never = limit.key.normal_parts(&parts, limit.forms).map(|normal| parts = normal).err();
     let mut readings = extractor.written(&parts);
     let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
@@ -130,8 +131,9 @@ async fn with_key<T>(
         readings = vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: false }];
     }
     if readings.is_empty() {
-        let why = match extractor.part_count() {
-            count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
+        let why = match (extractor.part_count(), never) {
+            (count, _) if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
+            (_, Some(never)) => format!("{name:?} has no such key: {never}."),
             _ => format!("{name:?} has no such key: it is not an address, or not one of known_keys."),
         };
         return Err(respond::problem(StatusCode::NOT_FOUND, &why));
@@ -164,7 +166,7 @@ async fn fullest(
     // In microseconds until the last ban ends.
     let mut banned: Option<u64> = None;
     for reading in readings {
-        let of_file = reading.subject.and_then(|subject| table.granted(subject));
+        let of_file = reading.subject.as_ref().and_then(|subject| table.granted(subject.as_subject()));
         if of_file.is_none() {
             temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
         }

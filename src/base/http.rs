@@ -2,6 +2,8 @@
 
 pub mod header_list;
 pub mod header_rules;
+pub mod host;
+pub mod path;
 pub mod request_id;
 pub mod spare_headers;
 pub mod trace_context;
@@ -17,6 +19,12 @@ use super::clock::Time;
 /// Whether a response has no content, whatever its headers say (RFC 9110, section 6.4.1).
 pub fn has_no_content(method: &Method, status: StatusCode) -> bool {
     *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// The standard method with this name in any case (RFC 9110, section 9, and RFC 5789).
+pub fn standard_method(name: &str) -> Option<&'static str> {
+    const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    STANDARD.into_iter().find(|standard| standard.eq_ignore_ascii_case(name))
 }
 
 /// How long a response asks the client to wait: from `now`, by a header in seconds or as a date (RFC 9110, section 10.2.3).

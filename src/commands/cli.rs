@@ -14,8 +14,8 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::admin_client::AdminLocation;
 use super::simulate::Field;
+use crate::base::http::host::normal;
 use crate::base::units;
-use crate::request::route;
 
 /// A reverse proxy that limits rates.
 ///
@@ -167,7 +167,7 @@ pub(super) fn reorder(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn host(text: &str) -> Result<String, String> {
-    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    let host = normal(text).filter(|host| !host.is_empty());
     host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
 }
 

@@ -118,7 +118,9 @@ fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
         let has_limit = |route: &&Route| route.limits.contains(&index) || route.pools.contains(&index);
         let routes: Vec<_> = routes.iter().filter(has_limit).collect();
         for (tier, _) in rates {
-            if routes.is_empty() || routes.iter().any(|route| can_be(attribute, tier, route)) {
+            let value = limit.as_ref().and_then(|limit| limit.forms.normal(attribute, tier).ok());
+            let is_possible = |route: &&Route| value.as_ref().is_some_and(|value| can_be(attribute, value, route));
+            if routes.is_empty() || routes.iter().any(is_possible) {
                 continue;
             }
             let message = format!("no request can have the tier `{tier}` of `{}`", name.text);
@@ -168,15 +170,15 @@ fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
+/// `value` is in its normal form.
 fn can_be(attribute: &KeySource, value: &str, route: &Route) -> bool {
     match attribute {
         KeySource::Method => {
             let is_listed = |method: &Method| method == value || (method == Method::GET && value == "HEAD");
-            !value.bytes().any(|byte| byte.is_ascii_lowercase())
-                && (route.methods.is_empty() || route.methods.iter().any(is_listed))
+            route.methods.is_empty() || route.methods.iter().any(is_listed)
         }
         KeySource::Host => match &route.host {
-            Host::Any => !value.contains(':') && !value.bytes().any(|byte| byte.is_ascii_uppercase()),
+            Host::Any => true,
             Host::Under(name) => value.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')),
             Host::Exact(name) => value == name,
         },

@@ -4,6 +4,7 @@
 //! docs/reference.md all use these tables. A default is read like a value of the file. So documentation and readers cannot
 //! disagree.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -23,11 +24,13 @@ use super::notices::{self, NoticesDraft};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
 use super::route;
-use super::server::{self, EscapedSlashes, PathMatching, Server};
+use super::server::{self, Server};
 use super::store::{self, OnError, Store};
 use super::tls;
 use super::tracing::{self, Tracing};
 use super::upstream::{self, Upstream};
+use super::written_key::KeyForms;
+use super::{EscapedSlashes, PathMatching};
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
@@ -143,8 +146,11 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstream::read(&name, &field, &system, &tokens));
+    let ignoring_case = ignoring_case(&limits, &routes);
     let limit = |(name, field): (Name<'a>, Field<'a>)| {
-        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store);
+        let ignore_case = ignoring_case.get(name.text).copied().unwrap_or(false);
+        let forms = KeyForms { paths: server.paths, ignore_case };
+        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store, forms);
         ((name, limit), overflow)
     };
     let (limits, overflows) = limits.into_iter().map(limit).unzip();
@@ -164,4 +170,20 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         descriptors,
         listeners,
     }
+}
+
+/// For each limit of a route, as its own or as a pool: whether all its routes ignore the case of paths.
+fn ignoring_case<'a>(limits: &[(Name<'a>, Field<'a>)], routes: &[route::Draft<'a>]) -> HashMap<&'a str, bool> {
+    let pool = |(name, field): &(Name<'a>, Field<'a>)| Some((name.text, field.text_of(limit::keys::overflow.name)?));
+    let pools: HashMap<_, _> = limits.iter().filter_map(pool).collect();
+    let mut all = HashMap::new();
+    for route in routes {
+        let ignores = route.ignore_case == Some(true);
+        for name in &route.limits {
+            for limit in [Some(name.text), pools.get(name.text).copied()].into_iter().flatten() {
+                *all.entry(limit).or_insert(true) &= ignores;
+            }
+        }
+    }
+    all
 }

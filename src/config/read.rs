@@ -161,6 +161,11 @@ impl<'a> Field<'a> {
         self
     }
 
+    /// A string below a key of a table; nothing is reported.
+    pub(super) fn text_of(&self, key: &str) -> Option<&'a str> {
+        self.value.as_table()?.get(key)?.get_ref().as_str()
+    }
+
     /// A string that names something else in the file.
     pub(super) fn name(&self) -> Option<Name<'a>> {
         self.text().map(|text| Name { text, span: self.span.clone() })

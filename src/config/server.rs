@@ -17,6 +17,7 @@ use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, tables};
 use super::tls::{self, Tls};
 use super::{secret, values};
+use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
 use crate::base::partition::PartitionSecret;
 
 pub use listen::{Listener, MaxConnections};
@@ -83,34 +84,6 @@ pub struct Http2 {
     pub max_streams: u32,
     /// The largest request head in bytes, as RFC 9113, section 6.5.2, counts them.
     pub max_header_list: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathRules {
-    pub matching: PathMatching,
-    pub escaped_slashes: EscapedSlashes,
-}
-
-/// Whether a final slash and `;parameters` make a different path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PathMatching {
-    /// One final slash and the text after `;` in a segment are ignored.
-    #[default]
-    Forgiving,
-    /// Both make a different path.
-    Exact,
-}
-
-/// How `%2F` and `%5C` in a path are treated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EscapedSlashes {
-    /// Answered 400.
-    #[default]
-    Reject,
-    /// Kept as a part of the segment.
-    Keep,
-    /// Treated as slashes, also for the upstream.
-    Decode,
 }
 
 /// When requests of low priorities are shed. At least one of `cpu` and `latency` is set.

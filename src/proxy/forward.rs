@@ -10,6 +10,7 @@ use hyper::ext::ReasonPhrase;
 use super::finish::fill;
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
+use crate::base::http::path::BadPath;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::reason::Reason;
@@ -19,7 +20,6 @@ use crate::proxy::snapshot::{CompiledRoute, Forwarding};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
-use crate::request::route::path::BadPath;
 use crate::request::route::rewrite;
 use crate::server::IncomingRequest;
 use crate::upstream::{

@@ -18,13 +18,14 @@ use percent_encoding::percent_decode;
 
 use crate::base::fingerprint::{Domain, Fingerprint};
 use crate::config::known_keys::KnownKeys;
+use crate::config::written_key::KeyForms;
 use crate::config::{Key, PathPattern, Segment, Source};
 
 use super::descriptors::Descriptor;
 use body::InspectedBody;
 use tokens::ValidToken;
 
-pub use key_text::WrittenKey;
+pub use key_text::{WrittenKey, WrittenSubject};
 
 #[derive(Clone, Copy, Debug)]
 pub struct RequestAttributes<'a> {
@@ -53,6 +54,8 @@ pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
     shared: Fingerprint,
+    /// How written keys are counted.
+    forms: KeyForms,
     /// Whether all requests share one counter.
     is_global: bool,
 }
@@ -142,7 +145,7 @@ impl KeyExtractor {
         let parts = key.parts.iter().enumerate().map(readers).collect();
         let domain = Domain::new(limit);
         let is_global = key.parts.iter().flatten().all(|source| *source == Source::Global);
-        Self { shared: domain.fingerprint(b""), domain, parts, is_global }
+        Self { shared: domain.fingerprint(b""), domain, parts, forms: KeyForms::default(), is_global }
     }
 
     /// The same extractor for the descriptor of the limit at this place.

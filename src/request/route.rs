@@ -8,8 +8,6 @@
 //! HEAD is GET without the content of the response (RFC 9110, section 9.3.2), so it takes the routes of GET and has the same
 //! limits. A route for the same host and path that names HEAD takes precedence.
 
-pub mod host;
-pub mod path;
 pub mod rewrite;
 mod tree;
 
@@ -21,6 +19,7 @@ use std::fmt;
 use foldhash::HashMap;
 use http::{HeaderName, Method};
 
+use crate::base::http::path;
 use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
 pub use rewrite::{CurrentChanges, PreparedChanges, TemplateInput};

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use jiff::fmt::strtime;
 
 use crate::base::clock::Time;
-use crate::request::route::host;
+use crate::base::http::host;
 use crate::tokens::Usage;
 
 /// A request, as far as the log describes it.

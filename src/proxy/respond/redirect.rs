@@ -2,9 +2,9 @@
 
 use http::{HeaderValue, Uri};
 
+use crate::base::http::path::onward;
 use crate::base::percent::{self, push_as_written};
 use crate::config::{PathRules, Redirect, TemplatePart};
-use crate::request::route::path::onward;
 
 /// The value of Location for a request with this `uri`; `None` if it needs the host and the request has none. `host` is in
 /// normal form, and `path` in that in which routes match it.
@@ -71,8 +71,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::base::http::path::normal;
     use crate::config::{EscapedSlashes, Template};
-    use crate::request::route::path::normal;
 
     fn redirect(parts: &[TemplatePart]) -> Redirect {
         Redirect { to: Template { text: String::new(), parts: parts.to_vec() }, status: StatusCode::FOUND }

@@ -27,6 +27,8 @@ pub struct RateTable {
     default_limit: Arc<Limit>,
     /// With the names of the tiers.
     tiers: Vec<(String, Arc<Limit>)>,
+    /// The value by which requests name each tier.
+    tier_values: Arc<[String]>,
     overrides: Arc<Overrides>,
     /// One for each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
@@ -96,6 +98,7 @@ impl RateTable {
             by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
             default_limit: own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
+            tier_values: tier_values(limit),
             overrides: limit.overrides.clone(),
             granted,
             temporary: None,
@@ -114,6 +117,7 @@ impl RateTable {
             by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
             default_limit: self.default_limit.clone(),
             tiers: self.tiers.clone(),
+            tier_values: self.tier_values.clone(),
             overrides: self.overrides.clone(),
             granted: self.granted.clone(),
             temporary,
@@ -255,6 +259,18 @@ fn listed(number: usize, limit: &Arc<Limit>) -> SelectedRates<'_> {
     SelectedRates::Rates(RateSet::Listed(number), limit)
 }
 
+fn tier_values(limit: &config::Limit) -> Arc<[String]> {
+    let of_tiers = |tiers: &config::Tiers| {
+        let value = |(name, _): &(String, Vec<Rate>)| match limit.forms.normal(&tiers.source, name) {
+            Ok(value) => value.into_owned(),
+            // Only a source of quotas can name this tier.
+            Err(_) => name.clone(),
+        };
+        tiers.rates.iter().map(value).collect()
+    };
+    limit.tiers.as_ref().map_or_else(|| Arc::from([]), of_tiers)
+}
+
 fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<Arc<Limit>> {
     let mut ids = BTreeSet::new();
     limits.filter(|limit| ids.insert(limit.id())).cloned().collect()
@@ -355,7 +371,7 @@ impl RateSelector {
 
     pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
         let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
-        self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
+        self.rate_table.tier_values.iter().position(|tier| tier.as_bytes() == name)
     }
 }
 

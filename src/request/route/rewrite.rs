@@ -14,8 +14,8 @@ use std::ops::Deref;
 
 use http::{HeaderValue, header};
 
-use super::host;
-use super::path::{self, BadPath};
+use crate::base::http::host;
+use crate::base::http::path::{self, BadPath};
 use crate::base::percent;
 use crate::config::{EscapedSlashes, HeaderChanges, HeaderText, PathRules, SentPath, Template, TemplatePart};
 
@@ -178,7 +178,6 @@ mod tests {
 
     use super::*;
     use crate::config::PathMatching;
-    use crate::request::route::path;
 
     const RULES: PathRules = PathRules { matching: PathMatching::Forgiving, escaped_slashes: EscapedSlashes::Reject };
 

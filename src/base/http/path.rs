@@ -10,7 +10,35 @@
 use std::borrow::Cow;
 
 use crate::base::percent;
-use crate::config::{EscapedSlashes, PathMatching, PathRules};
+
+/// Which spellings are the same path, as the configuration says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathRules {
+    pub matching: PathMatching,
+    pub escaped_slashes: EscapedSlashes,
+}
+
+/// Whether a final slash and `;parameters` make a different path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMatching {
+    /// One final slash and the text after `;` in a segment are ignored.
+    #[default]
+    Forgiving,
+    /// Both make a different path.
+    Exact,
+}
+
+/// How `%2F` and `%5C` in a path are treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// Answered 400.
+    #[default]
+    Reject,
+    /// Kept as a part of the segment.
+    Keep,
+    /// Treated as slashes, also for the upstream.
+    Decode,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPath {
@@ -57,8 +85,8 @@ const fn is_simple() -> [bool; 256] {
 }
 
 /// The normal form of a path. Escapes are decoded if the character may stand for itself, otherwise they are in upper case;
-/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since [`super::Routes::find`]
-/// handles it. Borrowed if the path is in normal form already, as nearly all are.
+/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since routes may
+/// differ in it. Borrowed if the path is in normal form already, as nearly all are.
 ///
 /// # Errors
 /// When servers could read another path than the gateway.
@@ -204,7 +232,7 @@ pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
 }
 
 /// The path with its ASCII letters in lower case. Borrowed if none is in upper case.
-pub(super) fn lower(path: &str) -> Cow<'_, str> {
+pub fn lower(path: &str) -> Cow<'_, str> {
     if path.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(path.to_ascii_lowercase())
     } else {
