@@ -266,7 +266,7 @@ fn others(
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
         let why = mismatch(route, config.server.paths.matching, &target.host, &target.path, conditions);
-        let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
+        let why = why.unwrap_or_else(|| "matches too, but is less specific".to_owned());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));
     }
