@@ -175,7 +175,10 @@ fn tokens<'a>(
     }
     line(text, "\ntokens");
     let fetched = jwks::fetch_first(&gateway.key_sources).map_err(|error| error.to_string());
-    let failures = gateway.key_sources.iter().filter_map(|source| Some((source.name(), source.last_error()?)));
+    let failures = gateway
+        .key_sources
+        .iter()
+        .filter_map(|source| Some((source.name(), source.server()?.last_error.lock().clone()?)));
     for (name, error) in failures.chain(fetched.err().map(|error| ("all", error))) {
         line(text, &format!("  {name}  has no keys: {error}"));
     }

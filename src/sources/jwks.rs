@@ -38,42 +38,30 @@ pub struct KeySource {
     name: String,
     keys: ArcSwap<KeySet>,
     /// `None` if the keys are from a file.
-    server: Option<Server>,
+    server: Option<KeyServer>,
 }
 
 /// Where keys are fetched from, and the results of fetches.
-struct Server {
+pub struct KeyServer {
     url: Url,
     tls: Option<ConnectorTls>,
     /// Notified if a token has an unknown key.
     wanted: Notify,
-    fetched: Counter,
-    failed: Counter,
+    pub fetched: Counter,
+    pub failed: Counter,
     /// Failures in a row.
     failures: AtomicU32,
     /// In seconds since 1970; 0 means never.
-    last_success: AtomicU64,
+    pub last_success: AtomicU64,
     /// Why the last fetch failed; `None` if it succeeded.
-    last_error: Mutex<Option<String>>,
-}
-
-/// The results of the fetches of one source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetches {
-    pub name: String,
-    /// The number of keys in use.
-    pub keys: usize,
-    pub fetched: u64,
-    pub failed: u64,
-    /// In seconds since 1970; 0 means never.
-    pub last_success: u64,
+    pub last_error: Mutex<Option<String>>,
 }
 
 impl KeySource {
     fn new(jwt: &Jwt) -> Self {
         let (keys, server) = match &jwt.jwks {
             Jwks::File { keys, .. } => (keys.clone(), None),
-            Jwks::Server { url, tls } => (Arc::new(KeySet::empty()), Some(Server::new(url.clone(), tls.clone()))),
+            Jwks::Server { url, tls } => (Arc::new(KeySet::empty()), Some(KeyServer::new(url.clone(), tls.clone()))),
         };
         Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
     }
@@ -94,20 +82,8 @@ impl KeySource {
     }
 
     /// `None` if the keys are from a file.
-    pub fn fetches(&self) -> Option<Fetches> {
-        let Server { fetched, failed, last_success, .. } = self.server.as_ref()?;
-        Some(Fetches {
-            name: self.name.clone(),
-            keys: self.keys().count(),
-            fetched: fetched.get(),
-            failed: failed.get(),
-            last_success: last_success.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Why the last fetch failed; `None` if it succeeded.
-    pub fn last_error(&self) -> Option<String> {
-        self.server.as_ref()?.last_error.lock().clone()
+    pub fn server(&self) -> Option<&KeyServer> {
+        self.server.as_ref()
     }
 
     /// Whether the source fetches from the server of this configuration.
@@ -126,7 +102,7 @@ impl KeySource {
         let name = &self.name;
         let fetched =
             fetch::fetch(&server.url, server.tls.as_ref(), MAX_BYTES).await.map_err(|error| error.to_string());
-        let read = fetched.and_then(|json| KeySet::parse(&json, KeyOrigin::Server).map_err(|error| error.to_string()));
+        let read = fetched.and_then(|json| KeySet::parse(&json, KeyOrigin::Server));
         match read {
             Ok(keys) => {
                 server.fetched.one();
@@ -180,7 +156,7 @@ impl BackgroundTask for KeySource {
     }
 }
 
-impl Server {
+impl KeyServer {
     fn new(url: Url, tls: Option<ConnectorTls>) -> Self {
         Self {
             url,

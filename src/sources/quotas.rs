@@ -18,11 +18,11 @@ use std::sync::Arc;
 use crate::base::in_force::{BackgroundTask, InForce};
 use crate::config;
 
-pub use cache::CachedQuota;
+pub use cache::{CacheAnswer, CachedQuota};
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use quota::{GrantedQuota, Quota, QuotaRates};
-pub use source::{CacheAnswer, QuotaSource};
+pub use source::QuotaSource;
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::Postgres;
 
@@ -62,23 +62,7 @@ pub enum QuotaChange {
 #[derive(Clone)]
 pub struct LimitSource {
     pub source: Arc<QuotaSource>,
-    limit: config::Limit,
-}
-
-impl LimitSource {
-    pub fn limit_name(&self) -> &str {
-        &self.limit.name
-    }
-
-    /// The same source with the terms of this limit.
-    #[must_use]
-    pub fn with_terms(&self, limit: &config::Limit) -> Self {
-        Self { source: self.source.clone(), limit: limit.clone() }
-    }
-
-    pub fn is_of(&self, limit: &str) -> bool {
-        self.limit.name == limit
-    }
+    pub limit: config::Limit,
 }
 
 /// The sources in force. A reload that does not change the section of a source keeps the source and its cache.
@@ -110,10 +94,6 @@ impl QuotaSources {
 impl BackgroundTask for QuotaSource {
     const THREAD: &'static str = "quotas";
     const REFUSED: &'static str = "cannot ask for quotas: limits have their own rates";
-
-    fn has_task(&self) -> bool {
-        true
-    }
 
     fn run(self: Arc<Self>) -> impl Future<Output = ()> {
         lookups::run(self)
