@@ -178,12 +178,12 @@ fn tokens<'a>(
     let failures = gateway
         .key_sources
         .iter()
-        .filter_map(|source| Some((source.name(), source.server()?.last_error.lock().clone()?)));
+        .filter_map(|source| Some((&*source.name, source.server.as_ref()?.last_error.lock().clone()?)));
     for (name, error) in failures.chain(fetched.err().map(|error| ("all", error))) {
         line(text, &format!("  {name}  has no keys: {error}"));
     }
     for reader in &served.tokens {
-        let (name, from) = (reader.name(), reader.from());
+        let (name, from) = (&reader.name, &reader.from);
         match reader.read(headers, clock::now(), 0, &mut TokenCache::default()) {
             Ok(token) => {
                 line(text, &format!("  {name}  valid, from {from}"));

@@ -168,8 +168,8 @@ impl Snapshot {
             store,
             config.upstreams.iter().map(upstream).collect(),
             config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
-            config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
-            config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
+            config.jwts.iter().map(|jwt| KeySource::of(&shared.key_sources, jwt)).collect(),
+            config.limits.iter().filter_map(|limit| LimitSource::of(&shared.quota_sources, limit)).collect(),
         )
     }
 
@@ -250,7 +250,7 @@ impl Snapshot {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
                 single,
-                tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
+                tokens: readers.iter().filter(|reader| config.uses_token(route, &reader.name)).cloned().collect(),
                 action: action(config, &route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),

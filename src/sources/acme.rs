@@ -110,7 +110,7 @@ impl AcmeSource {
     /// Gets a certificate: one that another gateway has put into the folder, or a new one. Returns how long to wait before the
     /// next attempt; `None` if none is needed.
     async fn get(&self) -> Result<Option<Duration>, OrderFailure> {
-        let failed = |error: io::Error| self.folder.failed(error);
+        let failed = |error: io::Error| self.folder.failed(&error);
         let Some(_lock) = self.folder.state.lock().map_err(failed)? else { return Ok(Some(WAIT_FOR_OTHERS)) };
         self.look().map_err(failed)?;
         if clock::now() < self.due() {

@@ -35,10 +35,10 @@ pub const FETCH_FOR_CLIENTS_EVERY: Duration = Duration::from_secs(30);
 
 /// The keys of one `[jwt.*]`.
 pub struct KeySource {
-    name: String,
+    pub name: String,
     keys: ArcSwap<KeySet>,
     /// `None` if the keys are from a file.
-    server: Option<KeyServer>,
+    pub server: Option<KeyServer>,
 }
 
 /// Where keys are fetched from, and the results of fetches.
@@ -66,8 +66,9 @@ impl KeySource {
         Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The source for this configuration: one in force, or a new one.
+    pub fn of(in_force: &KeySources, jwt: &Jwt) -> Arc<Self> {
+        in_force.find(|source| source.is_for(jwt)).unwrap_or_else(|| Arc::new(Self::new(jwt)))
     }
 
     pub fn keys(&self) -> Guard<Arc<KeySet>> {
@@ -79,11 +80,6 @@ impl KeySource {
         if let Some(server) = &self.server {
             server.wanted.notify_one();
         }
-    }
-
-    /// `None` if the keys are from a file.
-    pub fn server(&self) -> Option<&KeyServer> {
-        self.server.as_ref()
     }
 
     /// Whether the source fetches from the server of this configuration.
@@ -181,25 +177,7 @@ impl KeyServer {
 }
 
 /// The sources in force. They outlive a reload that does not change them.
-#[derive(Default)]
-pub struct KeySources(Arc<InForce<KeySource>>);
-
-impl KeySources {
-    /// The source for this configuration: one in force, or a new one.
-    pub fn get(&self, jwt: &Jwt) -> Arc<KeySource> {
-        let known = self.0.find(|source| source.is_for(jwt));
-        known.unwrap_or_else(|| Arc::new(KeySource::new(jwt)))
-    }
-
-    /// Puts these sources in force, instead of the previous ones.
-    pub fn apply(&self, sources: Vec<Arc<KeySource>>) {
-        self.0.replace(sources);
-    }
-
-    pub fn in_force(&self) -> Vec<Arc<KeySource>> {
-        self.0.all()
-    }
-}
+pub type KeySources = InForce<KeySource>;
 
 /// Fetches the keys of new sources, all at the same time, before they are in force. Blocks for at most [`fetch::LIMIT`].
 ///

@@ -154,7 +154,7 @@ impl LimitNotices {
         let filter = self.shared.filter.get_or_init(Filter::default);
         for (receiver, terms) in &self.receivers.0 {
             for share in terms.at.iter().filter(|share| **share <= reached.share) {
-                if !filter.is_new(&(receiver.number(), limit.terms(), reached.rate, reached.until, *share, key)) {
+                if !filter.is_new(&(receiver.number, limit.terms(), reached.rate, reached.until, *share, key)) {
                     continue;
                 }
                 let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };

@@ -66,28 +66,21 @@ pub struct LimitSource {
 }
 
 /// The sources in force. A reload that does not change the section of a source keeps the source and its cache.
-#[derive(Default)]
-pub struct QuotaSources(Arc<InForce<QuotaSource>>);
+pub type QuotaSources = InForce<QuotaSource>;
 
-impl QuotaSources {
+impl LimitSource {
     /// The source for this limit, if it has one: one in force, or a new one.
-    pub fn get(&self, limit: &config::Limit) -> Option<LimitSource> {
+    pub fn of(in_force: &QuotaSources, limit: &config::Limit) -> Option<Self> {
         let settings = limit.quotas.as_ref()?;
-        let known = self.0.find(|source| source.is_for(limit));
+        let known = in_force.find(|source| source.is_for(limit));
         let source = known.unwrap_or_else(|| Arc::new(QuotaSource::new(settings, Terms::new(limit.clone(), 1))));
-        Some(LimitSource { source, limit: limit.clone() })
+        Some(Self { source, limit: limit.clone() })
     }
 
     /// Puts these sources in force, instead of the previous ones.
-    pub fn apply(&self, sources: &[LimitSource]) {
-        for LimitSource { source, limit } in sources {
-            source.set_terms(limit);
-        }
-        self.0.replace(sources.iter().map(|one| one.source.clone()).collect());
-    }
-
-    pub fn in_force(&self) -> Vec<Arc<QuotaSource>> {
-        self.0.all()
+    pub fn apply(in_force: &Arc<QuotaSources>, sources: &[Self]) {
+        sources.iter().for_each(|Self { source, limit }| source.set_terms(limit));
+        in_force.replace(sources.iter().map(|one| one.source.clone()).collect());
     }
 }
 

@@ -30,16 +30,16 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
-    let sources = shared.key_sources().in_force();
-    let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server()?))).collect();
+    let sources = shared.key_sources().all();
+    let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server.as_ref()?))).collect();
     let of_each = |value: fn(&KeySource, &KeyServer) -> u64| {
         fetched.iter().map(move |(source, server)| {
-            gauge(usize::try_from(value(source, server)).unwrap_or(0), &[("jwt", source.name())])
+            gauge(usize::try_from(value(source, server)).unwrap_or(0), &[("jwt", &source.name)])
         })
     };
     let results = |(source, server): &(&KeySource, &KeyServer)| {
         [("ok", &server.fetched), ("failed", &server.failed)]
-            .map(|(result, count)| counter(count.get(), &[("jwt", source.name()), ("result", result)]))
+            .map(|(result, count)| counter(count.get(), &[("jwt", &source.name), ("result", result)]))
     };
     [
         counters(
@@ -76,7 +76,7 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
 }
 
 fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
-    let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
+    let sources: Vec<_> = shared.quota_sources().all().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
         sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
     };
@@ -121,7 +121,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         gauges(
             "gateway_quota_max_cached_keys",
             "The maximum number of cached keys.",
-            each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
+            each(&|source, limit| gauge(source.settings.max_cached, &[limit])),
         ),
         counters(
             "gateway_quota_evictions_total",
@@ -155,7 +155,7 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 }
 
 fn spans(shared: &SharedState) -> MetricFamily {
-    let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
+    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters().counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
         "gateway_spans_total",

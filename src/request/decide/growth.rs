@@ -42,16 +42,12 @@ pub struct OpenReservation {
     reserved: SmallVec<[Reserved; 1]>,
     /// What earlier reservations were, which are settled already.
     spent: u64,
-    beyond: Beyond,
+    pub beyond: Beyond,
 }
 
 impl OpenReservation {
     pub fn new(reserved: Reserved, beyond: Beyond) -> Self {
         Self { reserved: SmallVec::from_iter([reserved]), spent: 0, beyond }
-    }
-
-    pub fn beyond(&self) -> Beyond {
-        self.beyond
     }
 
     pub fn cost(&self) -> u64 {

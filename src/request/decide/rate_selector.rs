@@ -68,7 +68,7 @@ impl RateSet<'_> {
     pub fn id(self) -> (bool, u64) {
         match self {
             Self::Listed(number) => (false, number as u64),
-            Self::Quota(rates) => (true, rates.id()),
+            Self::Quota(rates) => (true, rates.id),
         }
     }
 }
@@ -173,7 +173,7 @@ impl RateTable {
     /// What a source of quotas grants a key. `None` if the quota names a tier that the limit no longer has.
     pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
         match &quota.granted {
-            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
+            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), &rates.limit)),
             GrantedQuota::Tier(name) => {
                 let place = self.tiers.iter().position(|(tier, _)| tier == name)?;
                 self.tiers.get(place).map(|(_, limit)| listed(1 + place, limit))
@@ -288,7 +288,7 @@ impl RateSelector {
             return SelectedRates::Block;
         }
         let rates = sent.instead_of(limit);
-        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
+        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), &rates.limit))
     }
 
     /// How many sets of rates may be selected.

@@ -61,7 +61,7 @@ impl Folder {
         self.state.path()
     }
 
-    pub(super) fn failed(&self, error: io::Error) -> OrderFailure {
+    pub(super) fn failed(&self, error: &io::Error) -> OrderFailure {
         OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.path().display()))
     }
 

@@ -65,13 +65,13 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
     let chain = order.poll_certificate(&POLLS).await.map_err(failed)?;
     let pem = format!("{}\n{key}", chain.trim_end());
     check(acme, &pem)?;
-    folder.keep_certificate(acme, pem.as_bytes()).map_err(|error| folder.failed(error))
+    folder.keep_certificate(acme, pem.as_bytes()).map_err(|error| folder.failed(&error))
 }
 
 /// The account of the folder, or a new one.
 async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, OrderFailure> {
     let builder = Account::builder_with_http(Box::new(AcmeClient::new(acme, told)));
-    if let Some(known) = folder.account().map_err(|error| folder.failed(error))? {
+    if let Some(known) = folder.account().map_err(|error| folder.failed(&error))? {
         return builder.from_credentials(known).await.map_err(|error| OrderFailure::of(&error, told));
     }
     let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
@@ -82,7 +82,7 @@ async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Acco
         .create(&new, acme.directory.whole(), bound_to.as_ref())
         .await
         .map_err(|error| OrderFailure::of(&error, told))?;
-    folder.keep_account(&credentials).map_err(|error| folder.failed(error))?;
+    folder.keep_account(&credentials).map_err(|error| folder.failed(&error))?;
     Ok(account)
 }
 

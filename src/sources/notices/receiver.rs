@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(60);
 
 pub(super) struct Receiver {
     /// Unique in this process.
-    number: u64,
+    pub(super) number: u64,
     url: Url,
     /// How many receivers before it have the same URL.
     same: usize,
@@ -64,10 +64,6 @@ impl Receiver {
 
     pub(super) fn set_terms(&self, terms: &NoticeReceiver) {
         self.terms.store(Arc::new(terms.clone()));
-    }
-
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// What identifies the receiver to other gateways.

@@ -37,10 +37,10 @@ const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Durati
 #[derive(Debug)]
 pub struct Exporter {
     collector: Arc<Collector>,
-    sender: TraceSender,
+    pub sender: TraceSender,
     /// `None` once the thread has it.
     running: Mutex<Option<Running>>,
-    end: ExportEnd,
+    pub(super) end: ExportEnd,
 }
 
 #[derive(Clone, Debug)]
@@ -79,10 +79,6 @@ impl Exporter {
         *self.collector == *collector
     }
 
-    pub fn sender(&self) -> &TraceSender {
-        &self.sender
-    }
-
     /// Starts the thread, unless it was started before.
     pub(super) fn start(&self) {
         let Some(running) = self.running.lock().take() else { return };
@@ -97,10 +93,6 @@ impl Exporter {
         if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(run) {
             tracing::error!(%error, "the thread that exports spans cannot start");
         }
-    }
-
-    pub(super) fn end(&self) -> &ExportEnd {
-        &self.end
     }
 }
 

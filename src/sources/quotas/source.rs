@@ -8,7 +8,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
-use super::announced::Changed;
 use super::availability::Availability;
 use super::cache::{Cache, CacheAnswer, CachedQuota, LookupAnswer};
 use super::origin::QuotaOrigin;
@@ -63,11 +62,11 @@ pub struct LookupCounters {
 
 /// The quotas of the keys of one limit.
 pub struct QuotaSource {
-    settings: Quotas,
+    pub settings: Quotas,
     terms: ArcSwap<Terms>,
     /// Of `terms`.
     version: AtomicU64,
-    cache: Cache,
+    pub(super) cache: Cache,
     new: mpsc::Sender<Lookup>,
     renewals: mpsc::Sender<Lookup>,
     inbox: Mutex<Inbox>,
@@ -93,10 +92,6 @@ impl QuotaSource {
 
     pub fn limit(&self) -> String {
         self.terms.load().limit.name.clone()
-    }
-
-    pub fn settings(&self) -> &Quotas {
-        &self.settings
     }
 
     /// Whether the cached answers are valid for this configuration too.
@@ -219,14 +214,6 @@ impl QuotaSource {
             );
         }
         LookupAnswer::Unusable
-    }
-
-    pub(super) async fn expire(&self, changed: &Changed) {
-        self.cache.expire(changed).await;
-    }
-
-    pub(super) fn expire_key(&self, key: Fingerprint) {
-        self.cache.expire_key(key);
     }
 
     /// The numbers of cached keys that the source knows, and of others.

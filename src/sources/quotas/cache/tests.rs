@@ -20,8 +20,8 @@ fn quota(text: &str) -> Arc<Quota> {
 }
 
 /// The end of a lookup.
-fn end() -> Option<watch::Receiver<()>> {
-    Some(watch::channel(()).1)
+fn end() -> watch::Receiver<()> {
+    watch::channel(()).1
 }
 
 /// Looks a key up; the source answers at once. Returns whether the source was asked.
@@ -29,7 +29,7 @@ fn look_up(cache: &Cache, number: usize, found: &LookupAnswer, now: Time) -> boo
     let mut is_asked = false;
     cache.get(key(number), now, |_| {
         is_asked = true;
-        end()
+        Some(end())
     });
     if is_asked {
         cache.end(key(number), key(number), found.clone(), now);
@@ -44,7 +44,7 @@ fn rate(cache: &Cache, number: usize, now: Time) -> Option<String> {
 #[test]
 fn a_key_has_one_lookup_at_a_time() {
     let cache = Cache::new(100, SPAN);
-    assert!(cache.get(key(1), at(0), |is_renewal| end().filter(|_| !is_renewal)).wait.is_some(), "nothing is known");
+    assert!(cache.get(key(1), at(0), |is_renewal| (!is_renewal).then(end)).wait.is_some(), "nothing is known");
     for _ in 0..3 {
         let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
         assert!(again.wait.is_some() && again.quota.is_none());
@@ -63,7 +63,7 @@ fn what_has_expired_is_used_while_one_lookup_renews_it() {
     let mut is_renewed = false;
     let late = cache.get(key(1), at(61), |is_renewal| {
         is_renewed = is_renewal;
-        end()
+        Some(end())
     });
     assert!(is_renewed && late.quota.is_some() && late.wait.is_none(), "no request waits");
     let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
