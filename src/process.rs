@@ -245,9 +245,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
 
 /// Starts what talks to other servers. What is remembered about notices must be restored before.
 fn start_sources(shared: &SharedState, gateway: &Snapshot, store: &config::Store) {
-    shared.key_sources().apply(gateway.key_sources.clone());
-    shared.quota_sources().apply(&gateway.quota_sources);
-    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    shared.apply_sources(gateway);
     shared.notices().apply(&gateway.notices, &gateway.store, store);
 }
 

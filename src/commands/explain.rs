@@ -175,12 +175,15 @@ fn tokens<'a>(
     }
     line(text, "\ntokens");
     let fetched = jwks::fetch_first(&gateway.key_sources).map_err(|error| error.to_string());
-    let failures = gateway.key_sources.iter().filter_map(|source| Some((source.name(), source.last_error()?)));
+    let failures = gateway
+        .key_sources
+        .iter()
+        .filter_map(|source| Some((&*source.name, source.server.as_ref()?.last_error.lock().clone()?)));
     for (name, error) in failures.chain(fetched.err().map(|error| ("all", error))) {
         line(text, &format!("  {name}  has no keys: {error}"));
     }
     for reader in &served.tokens {
-        let (name, from) = (reader.name(), reader.from());
+        let (name, from) = (&reader.name, &reader.from);
         match reader.read(headers, clock::now(), 0, &mut TokenCache::default()) {
             Ok(token) => {
                 line(text, &format!("  {name}  valid, from {from}"));
@@ -266,7 +269,7 @@ fn others(
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
         let why = mismatch(route, config.server.paths.matching, &target.host, &target.path, conditions);
-        let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
+        let why = why.unwrap_or_else(|| "matches too, but is less specific".to_owned());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));
     }

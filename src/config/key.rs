@@ -9,7 +9,7 @@ use super::elsewhere;
 use super::read::{Field, Name, Setting, Shape, Wrong};
 use super::report::{did_you_mean, either, nearest, quoted};
 use super::values;
-use crate::tokens::pointer::{Pointer, PointerError};
+use crate::tokens::pointer::Pointer;
 
 /// Sources joined by `|`, or a list of such texts.
 pub(super) const KEY_SHAPE: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
@@ -333,8 +333,7 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
     if text.is_empty() {
         return Err(Wrong::new("a JSON pointer is missing", POINTER));
     }
-    text.parse()
-        .map_err(|why: PointerError| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
+    text.parse().map_err(|why: String| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
 }
 
 fn unknown(word: &str, kind: &str) -> Wrong {

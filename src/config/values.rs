@@ -282,8 +282,7 @@ mod tests {
             ("http://[::1]:81/a", 81, "/a"),
         ] {
             let url = document(text).unwrap();
-            let written = format!("{}://{}{}", url.scheme(), url.authority, url.target.as_sent());
-            assert_eq!((written.as_str(), url.port, url.target.as_sent()), (text, port, target));
+            assert_eq!((url.whole().as_str(), url.port, url.target.as_sent()), (text, port, target));
             assert_eq!(url.server_name.is_some(), text.starts_with("https"));
         }
         assert_eq!(document("https://a").unwrap().target.as_sent(), "/");

@@ -23,6 +23,7 @@ use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
 use crate::sources::acme::AcmeSource;
 use crate::sources::jwks;
+use crate::sources::quotas::LimitSource;
 use crate::store::Store;
 
 const TOO_LONG: &str = "it took too long";
@@ -186,7 +187,7 @@ impl InForce {
         // The rates of overrides are divided, too.
         temporary.reload(&config);
         let snapshot = self.snapshot.load().with_temporary(&config, shared, temporary);
-        shared.quota_sources().apply(&snapshot.quota_sources);
+        LimitSource::apply(shared.quota_sources(), &snapshot.quota_sources);
         self.replace(snapshot);
         self.view.config.store(Arc::new(config));
     }

@@ -39,7 +39,7 @@ use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
-pub use batch::{KeyCounter, PlacedLimits, TooManyKeys, of_elements};
+pub use batch::{KeyCounter, PlacedLimits, of_elements};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,

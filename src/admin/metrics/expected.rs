@@ -130,7 +130,7 @@ impl OfRoute {
     }
 
     fn fails_for(&mut self, is_likely: impl Fn(Reason) -> bool) {
-        for reason in Reason::ALL {
+        for (reason, _) in Reason::ALL {
             self.reasons[reason as usize] |= is_likely(reason);
         }
     }

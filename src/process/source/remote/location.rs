@@ -50,8 +50,7 @@ impl Location {
 
     /// Identifies the document. A changed password does not change the identity.
     pub(super) fn identity(&self) -> blake3::Hash {
-        let Url { authority, target, .. } = &self.url;
-        blake3::hash(format!("{}://{authority}{}", self.url.scheme(), target.as_sent()).as_bytes())
+        blake3::hash(self.url.whole().as_bytes())
     }
 }
 
