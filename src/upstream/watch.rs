@@ -80,7 +80,7 @@ impl UpstreamWatch {
     }
 
     fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
-        let Some(rules) = &upstream.health else { return };
+        let Some(rules) = &upstream.config.health else { return };
         for weighted in upstream.balancer.endpoints() {
             let due = self.checks.entry(weighted.endpoint.id).or_insert_with(|| Some(Instant::now()));
             let now = Instant::now();
@@ -125,7 +125,7 @@ impl UpstreamWatch {
                 let of = upstreams.iter().filter(|upstream| upstream.servers.names().any(|other| other == name));
                 let used = |upstream: &Arc<Upstream>| {
                     upstream.resolved();
-                    upstream.resolve_every
+                    upstream.config.resolve_every
                 };
                 if let Some(every) = of.map(used).min() {
                     self.lookups.insert(name, Some(now + every));
@@ -144,12 +144,12 @@ impl Upstream {
         let now = clock::monotonic();
         self.state.observe(now);
         for weighted in self.balancer.endpoints() {
-            if let Some(bounds) = self.overload.adaptive {
+            if let Some(bounds) = self.config.overload.adaptive {
                 let state = &weighted.endpoint.state;
                 state.adaptive.advance(&state.load, bounds, now);
             }
             self.change(&weighted.endpoint, "its ejection has ended", |endpoint| {
-                endpoint.state.advance(self.health.is_some(), now);
+                endpoint.state.advance(self.config.health.is_some(), now);
             });
         }
         // Another snapshot with the same endpoints may have changed them.
@@ -159,9 +159,9 @@ impl Upstream {
     }
 
     fn checked(&self, endpoint: &Arc<Endpoint>, result: &Result<(), String>) {
-        let Some(rules) = &self.health else { return };
+        let Some(rules) = &self.config.health else { return };
         if let Err(why) = result {
-            tracing::debug!(upstream = self.name, server = %endpoint, why, "a check has failed");
+            tracing::debug!(upstream = self.name(), server = %endpoint, why, "a check has failed");
         }
         let why = result.as_ref().err().map_or("its check succeeds", String::as_str);
         self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::monotonic()));
@@ -179,9 +179,9 @@ impl Upstream {
         // Whoever reads the line can rely on it.
         self.balancer.refresh();
         if after == Availability::Available {
-            tracing::info!(upstream = self.name, server = %endpoint, was = before.name(), why, "a server gets requests");
+            tracing::info!(upstream = self.name(), server = %endpoint, was = before.name(), why, "a server gets requests");
         } else {
-            tracing::warn!(upstream = self.name, server = %endpoint, is = after.name(), why, "a server gets no requests");
+            tracing::warn!(upstream = self.name(), server = %endpoint, is = after.name(), why, "a server gets no requests");
         }
     }
 
