@@ -35,7 +35,6 @@ use kept_memory::{Allowance, Pool};
 use multiplexed_io::MultiplexedIo;
 use streams::Streams;
 
-use super::connection_limits::ConnectionLimits;
 use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
 use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
@@ -59,14 +58,13 @@ const CLIENTS_OF_PROXY: u64 = 100;
 const MOST_UNREAD_RESETS: usize = 20;
 
 pub(super) async fn serve<H: Handler>(
-    limits: &ConnectionLimits,
     handler: Rc<H>,
     client: &ConnectedClient,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) {
     state.record(Event::TellsItsEnd);
-    let peer = client.address;
+    let (peer, limits) = (client.address, state.worker().limits());
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
     let is_proxy = client.traffic == Traffic::Decisions || limits.server().trusts(peer.ip());
