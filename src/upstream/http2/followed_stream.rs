@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::{InspectReader, InspectWriter};
 
-use crate::server::{Frames, PREFACE, Piece, frame_kind};
+use crate::server::{Frames, Piece, frame_kind};
 
 /// What a server may be sent on all streams together before it grants more (RFC 9113, section 6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
@@ -33,64 +33,41 @@ pub(super) fn followed<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     traffic: Rc<PassedBytes>,
 ) -> impl AsyncRead + AsyncWrite + Unpin {
-    let (mut incoming, mut outgoing) = (Incoming::default(), Outgoing::default());
-    let counted = traffic.clone();
-    let stream = InspectWriter::new(stream, move |bytes| outgoing.follow(bytes, &counted));
-    InspectReader::new(stream, move |bytes| incoming.follow(bytes, &traffic))
+    let (mut received, mut sent) = (Received::default(), Frames::of_client());
+    let sent_to = traffic.clone();
+    let stream = InspectWriter::new(stream, move |bytes| follow_sent(&mut sent, bytes, &sent_to));
+    InspectReader::new(stream, move |bytes| received.follow(bytes, &traffic))
 }
 
 #[derive(Debug, Default)]
-struct Incoming {
+struct Received {
     frames: Frames,
-    /// The bytes of a grant for the connection so far, after a 1 that marks its length.
-    grant: Option<u64>,
+    /// Whether the current frame grants window for the connection.
+    is_grant: bool,
 }
 
-impl Incoming {
+impl Received {
     fn follow(&mut self, mut bytes: &[u8], PassedBytes { received, granted, .. }: &PassedBytes) {
         received.set(received.get() + bytes.len() as u64);
         while let Some(piece) = self.frames.next(&mut bytes) {
-            match piece {
-                Piece::Head(head) => {
-                    self.grant = (head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0).then_some(1);
-                }
-                Piece::Payload(payload) => {
-                    let add = |grant: u64, byte: &u8| grant << 8 | u64::from(*byte);
-                    self.grant = self.grant.map(|grant| payload.iter().take(4).fold(grant, add));
-                    if let Some(grant) = self.grant.take_if(|grant| *grant >> 32 == 1) {
-                        // The first bit has no meaning.
-                        granted.set(granted.get() + (grant & 0x7fff_ffff));
-                    }
-                }
+            if let Piece::Head(head) = piece {
+                self.is_grant = head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0;
+            } else if self.is_grant
+                && let Some(grant) = self.frames.number(0)
+            {
+                // The first bit has no meaning.
+                granted.set(granted.get() + u64::from(grant & 0x7fff_ffff));
             }
         }
     }
 }
 
-#[derive(Debug)]
-struct Outgoing {
-    frames: Frames,
-    /// The bytes of the preface that are still to be sent.
-    preface_left: usize,
-}
-
-impl Default for Outgoing {
-    fn default() -> Self {
-        Self { frames: Frames::default(), preface_left: PREFACE.len() }
-    }
-}
-
-impl Outgoing {
-    fn follow(&mut self, mut bytes: &[u8], PassedBytes { sent, .. }: &PassedBytes) {
-        let preface = self.preface_left.min(bytes.len());
-        self.preface_left -= preface;
-        bytes = &bytes[preface..];
-        while let Some(piece) = self.frames.next(&mut bytes) {
-            if let Piece::Head(head) = piece
-                && head.kind == frame_kind::DATA
-            {
-                sent.set(sent.get() + u64::from(head.length));
-            }
+fn follow_sent(frames: &mut Frames, mut bytes: &[u8], PassedBytes { sent, .. }: &PassedBytes) {
+    while let Some(piece) = frames.next(&mut bytes) {
+        if let Piece::Head(head) = piece
+            && head.kind == frame_kind::DATA
+        {
+            sent.set(sent.get() + u64::from(head.length));
         }
     }
 }
@@ -103,12 +80,14 @@ mod tests {
     fn the_window_is_what_is_granted_and_not_sent() {
         // 65 536 more for the connection, whose first bit has no meaning, and for a stream, and a ping.
         let received = b"\0\0\x04\x08\0\0\0\0\0\x80\x01\0\0\0\0\x04\x08\0\0\0\0\x01\0\0\x01\0\0\0\x08\x06\0\0\0\0\0\0\0\0\0\0\0\0\0";
-        let sent = [PREFACE, b"\0\0\x02\x01\x04\0\0\0\x01hi\0\0\x05\0\x01\0\0\0\x01hello"].concat();
+        let sent =
+            [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"\0\0\x02\x01\x04\0\0\0\x01hi\0\0\x05\0\x01\0\0\0\x01hello"]
+                .concat();
         for step in 1..=received.len() {
-            let (traffic, mut incoming, mut outgoing) =
-                (PassedBytes::default(), Incoming::default(), Outgoing::default());
+            let traffic = PassedBytes::default();
+            let (mut incoming, mut outgoing) = (Received::default(), Frames::of_client());
             received.chunks(step).for_each(|bytes| incoming.follow(bytes, &traffic));
-            sent.chunks(step).for_each(|bytes| outgoing.follow(bytes, &traffic));
+            sent.chunks(step).for_each(|bytes| follow_sent(&mut outgoing, bytes, &traffic));
             assert_eq!(traffic.window(), 65_535 + 65_536 - 5, "{step}");
             assert_eq!(traffic.received.get(), received.len() as u64);
         }
