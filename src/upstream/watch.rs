@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, header};
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use super::Upstream;
@@ -37,6 +36,7 @@ pub struct UpstreamWatch {
     checks: HashMap<usize, Option<Instant>>,
     /// When each name is looked up next; `None` while a lookup is in progress.
     lookups: HashMap<String, Option<Instant>>,
+    in_progress: JoinSet<Ended>,
 }
 
 #[derive(Debug)]
@@ -49,29 +49,28 @@ enum Ended {
 impl UpstreamWatch {
     /// `names` and `endpoints` are those of all upstreams.
     pub fn new(names: Arc<Names>, endpoints: Arc<Endpoints>) -> Self {
-        Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new() }
+        Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new(), in_progress: JoinSet::new() }
     }
 
     /// Watches the upstreams in force. Never returns.
     pub async fn run(mut self, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
-        let (tell, mut ended) = mpsc::unbounded_channel();
         let mut ticks = interval(TICK);
         loop {
             let upstreams = in_force();
             tokio::select! {
-                _ = ticks.tick() => self.tick(&upstreams, &tell),
-                Some(ended) = ended.recv() => self.take(ended, &upstreams),
+                _ = ticks.tick() => self.tick(&upstreams),
+                Some(Ok(ended)) = self.in_progress.join_next() => self.take(ended, &upstreams),
             }
         }
     }
 
-    fn tick(&mut self, upstreams: &[Arc<Upstream>], tell: &mpsc::UnboundedSender<Ended>) {
+    fn tick(&mut self, upstreams: &[Arc<Upstream>]) {
         for upstream in upstreams {
             upstream.advance();
-            self.check(upstream, tell);
-            self.look_up(upstream, tell);
+            self.check(upstream);
+            self.look_up(upstream);
         }
-        let ids = ids(upstreams);
+        let ids: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
         self.checks.retain(|id, _| ids.contains(id));
         let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
         self.lookups.retain(|name, _| wanted.contains(name.as_str()));
@@ -79,38 +78,31 @@ impl UpstreamWatch {
         self.endpoints.drop_unused();
     }
 
-    fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
+    fn check(&mut self, upstream: &Arc<Upstream>) {
         let Some(rules) = &upstream.config.health else { return };
         for weighted in upstream.balancer.endpoints() {
-            let due = self.checks.entry(weighted.endpoint.id).or_insert_with(|| Some(Instant::now()));
-            let now = Instant::now();
-            if due.is_none_or(|due| now < due) {
+            let id = weighted.endpoint.id;
+            if !begins(self.checks.entry(id).or_insert_with(|| Some(Instant::now()))) {
                 continue;
             }
-            *due = None;
-            let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
-            spawn_local(async move {
+            let (upstream, rules) = (upstream.clone(), rules.clone());
+            self.in_progress.spawn_local(async move {
                 let checked = check(&upstream, &weighted.endpoint, &rules).await;
                 checked.iter().for_each(|checked| upstream.checked(&weighted.endpoint, checked));
-                // The receiver lives as long as the thread.
-                let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
+                Ended::Check(id, rules.interval)
             });
         }
     }
 
-    fn look_up(&mut self, upstream: &Upstream, tell: &mpsc::UnboundedSender<Ended>) {
+    fn look_up(&mut self, upstream: &Upstream) {
         for name in upstream.servers.names() {
-            let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
-            if due.is_none_or(|due| Instant::now() < due) {
-                continue;
+            if begins(self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()))) {
+                let (name, names) = (name.to_owned(), self.names.clone());
+                self.in_progress.spawn_local(async move {
+                    names.look_up(&name).await;
+                    Ended::Lookup(name)
+                });
             }
-            *due = None;
-            let (name, names, tell) = (name.to_owned(), self.names.clone(), tell.clone());
-            spawn_local(async move {
-                names.look_up(&name).await;
-                // The receiver lives as long as the thread.
-                let _ = tell.send(Ended::Lookup(name));
-            });
         }
     }
 
@@ -135,8 +127,9 @@ impl UpstreamWatch {
     }
 }
 
-fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
-    upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect()
+/// Whether something begins that is `due`; it has no such time while it is in progress.
+fn begins(due: &mut Option<Instant>) -> bool {
+    due.take_if(|due| *due <= Instant::now()).is_some()
 }
 
 impl Upstream {
