@@ -75,8 +75,7 @@ impl Delivery<'_> {
         }
         let connection = match self.take(endpoint, attempts.is_repeated) {
             Some(connection) => Ok(connection),
-            None if self.needs_race(endpoint) => cold(self.race(in_flight, attempts)).await,
-            None => cold(self.open(endpoint)).await,
+            None => cold(self.connect(in_flight, attempts)).await,
         };
         let endpoint = in_flight.endpoint();
         if let Some(spans) = self.request.spans() {
@@ -127,8 +126,9 @@ impl Delivery<'_> {
         let announced = upstream.config.proxy_protocol.map(|version| Announced { version, client: request.address() });
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
         let begin = async |stream| UpstreamConnection::new(stream, &pools.spare_buffers, pools.now()).map_err(failed);
-        let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
-        Ok(Connection::Http1(connection.announced_to_be(self.announced())))
+        let mut connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
+        connection.announced = self.announced();
+        Ok(Connection::Http1(connection))
     }
 
     /// Sends the request over this connection, and waits for the head of the response. `in_flight` is `None` for a check.
@@ -229,10 +229,14 @@ impl Delivery<'_> {
     ///
     /// # Errors
     /// When neither accepts a connection.
-    async fn race(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
+    async fn connect(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
         let Self { upstream, request, .. } = self;
         let endpoint = in_flight.endpoint().clone();
         let mut first = pin!(self.open(&endpoint));
+        // The request may wait for a stream of a connection that exists.
+        if self.is_offered_http2(&endpoint) && self.connections.pools.http2.is_connected(endpoint.id) {
+            return first.await;
+        }
         if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             return opened;
         }
@@ -264,12 +268,6 @@ impl Delivery<'_> {
             *in_flight = sibling;
         }
         opened
-    }
-
-    /// Whether the endpoint has a sibling of the other family, and no connection of its own.
-    fn needs_race(self, endpoint: &Endpoint) -> bool {
-        endpoint.state.has_sibling()
-            && !(self.is_offered_http2(endpoint) && self.connections.pools.http2.is_connected(endpoint.id))
     }
 }
 
