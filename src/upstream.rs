@@ -59,9 +59,9 @@ pub use request::{
 pub use watch::UpstreamWatch;
 
 use crate::base::clock;
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::config;
 use crate::net::Names;
-use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
 use balancer::{Balancer, Criteria, NotFound};
 use connector::Connector;

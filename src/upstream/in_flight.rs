@@ -13,7 +13,7 @@ use super::error::{Failed, UpstreamError};
 use super::request::UpstreamRequest;
 use super::resend::Ending;
 use crate::base::clock::{self, Monotonic};
-use crate::request::decide::ConcurrencyPermit;
+use crate::base::concurrency::ConcurrencyPermit;
 
 /// The request is in flight until this is dropped.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use super::clients::ClientRequest;
 use super::followed_stream::{PassedBytes, followed};
 use super::keep_alive::{Activity, Check, KeepAlive};
-use crate::request::decide::ConcurrencyPermit;
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::server::Windows;
 use crate::upstream::connection_limits::are_taken;
 use crate::upstream::endpoint::DestinationAddress;
