@@ -37,9 +37,11 @@ struct Followed {
     streams: Rc<Streams>,
     /// What counts the code of the error frame that is being sent, and how many bytes of the payload come before the code
     /// (RFC 9113, sections 6.4 and 6.8).
-    error: Option<(fn(&Http2Errors, Reason), usize)>,
+    error: Option<(CountCode, usize)>,
     limits: Arc<ConnectionLimits>,
 }
+
+type CountCode = fn(&Http2Errors, Reason);
 
 impl MultiplexedIo {
     /// `speaks_for` is the number of clients behind this one.
