@@ -10,7 +10,6 @@ mod resolved_quotas;
 mod outcome;
 mod reservations;
 mod growth;
-mod concurrency;
 mod preparation;
 mod bans;
 mod delay;
@@ -38,9 +37,9 @@ use crate::sources::notices::LimitNotices;
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
+pub use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
 pub use batch::{KeyCounter, PlacedLimits, of_elements};
-pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
 };
