@@ -4,6 +4,8 @@
 
 mod keys;
 mod paths;
+mod spellings;
+mod unused;
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +43,14 @@ const RULES: &[Rule] = &[
     paths::without_rest,
     no_spans,
     own_listeners,
+    paths::endless_redirects,
+    spellings::ways_around,
+    unused::limits,
+    unused::upstreams,
+    unused::tokens,
+    unused::tiers,
+    unused::priorities,
+    unused::unseen,
 ];
 
 pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Source<'_>) {
@@ -53,6 +63,15 @@ impl<'a> Advised<'a> {
     fn warn(&self, path: &[&dyn Display], message: impl Into<String>, help: impl Into<String>) {
         let found = (1..=path.len()).rev().find_map(|count| self.written(&path[..count]));
         self.source.warn(found.map_or(0..0, Spanned::span), message, help);
+    }
+
+    /// Warns at the key with which the path ends.
+    fn warn_at_key(&self, path: &[&dyn Display], message: impl Into<String>, help: impl Into<String>) {
+        let key = path.split_last().and_then(|(key, table)| {
+            let table = self.written(table)?.get_ref().as_table()?;
+            Some(table.get_key_value(key.to_string().as_str())?.0.span())
+        });
+        self.source.warn(key.unwrap_or_default(), message, help);
     }
 
     /// The value at a path in the text: the names of the tables, then the key; a number names an element of a list.

@@ -15,7 +15,7 @@ use super::read::Source;
 use super::report::{self, Problem, quoted};
 use super::syntax;
 use super::texts::Texts;
-use super::{Admin, Config, Problems, advice, check, file};
+use super::{Admin, Config, Problems, advice, file};
 
 /// For a file of a folder that is not there.
 const NO_FILE: &str =
@@ -73,7 +73,7 @@ impl<'a> Document<'a> {
         let Parsed { table, problems, is_broken } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
-        let config = (!is_broken).then(|| check::resolve(file::read(&table, &source), &source));
+        let config = (!is_broken).then(|| file::read(&table, &source));
         match config {
             Some(config) if source.is_clean() => {
                 advice::warn(&config, &table, &source);

@@ -1,9 +1,9 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
 use super::kinds::{flag, shaped, text};
+use super::named::Named;
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Name, Section, Shape, Wrong, report_repeated, tables};
-use super::route::limit_names;
+use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
 use super::secret::{self, SecretText};
 use super::{Limit, values};
 use crate::base::share::WHOLE;
@@ -32,14 +32,6 @@ pub struct NoticeReceiver {
     pub full_keys: bool,
 }
 
-/// Before the names of limits are looked up.
-pub(super) struct NoticesDraft<'a> {
-    /// `None` for all limits.
-    pub(super) names: Option<Vec<Name<'a>>>,
-    /// `None` if the table has an error.
-    pub(super) notices: Option<NoticeReceiver>,
-}
-
 tables! {
     /// Tells a server of yours when a key has used a share of a rate (docs/notices.md).
     keys {
@@ -59,21 +51,35 @@ tables! {
 
 pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST);
 
-pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> NoticesDraft<'a> {
+/// `None` if the table has an error.
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
     let field = section.required(&keys::url, URL);
     let url = field.as_ref().and_then(|field| field.hiding_target().parse(receiver));
-    let names = section.field(&keys::limits).map(|field| limit_names(&field, &keys::limits));
+    let limits = match section.field(&keys::limits) {
+        Some(field) => limits(&field, named),
+        None => named.limits.iter().map(|(name, _)| name.text.to_owned()).collect(),
+    };
     let at = section.read_as(&keys::at, shares);
     let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
     section.close();
     let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
-    let notices = || {
-        let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
-        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
-        Some(NoticeReceiver { url: url?, tls, limits: Vec::new(), at, secret, full_keys })
+    let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
+    let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
+    Some(NoticeReceiver { url: url?, tls, limits, at, secret, full_keys })
+}
+
+/// The names of the limits. Warns of those that have no rates.
+fn limits(field: &Field<'_>, named: &Named<'_>) -> Vec<String> {
+    let name = |(index, field): (usize, Field<'_>)| {
+        let limit = named.limit(index)?;
+        if limit.all_rates().next().is_none() && limit.quotas.is_none() {
+            let message = format!("there are no notices about `{}`, since it has no `rates`", limit.name);
+            field.warn(message, "add `rates` to it, or remove its name here");
+        }
+        Some(limit.name.clone())
     };
-    NoticesDraft { notices: notices(), names }
+    named.limits_in(field, &keys::limits).into_iter().filter_map(name).collect()
 }
 
 fn receiver(text: &str) -> Result<Url, Wrong> {

@@ -161,11 +161,6 @@ impl<'a> Field<'a> {
         self
     }
 
-    /// A string that names something else in the file.
-    pub(super) fn name(&self) -> Option<Name<'a>> {
-        self.text().map(|text| Name { text, span: self.span.clone() })
-    }
-
     pub(super) fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {

@@ -7,7 +7,7 @@ mod header_changes;
 mod cors;
 mod redirect;
 mod action;
-mod draft;
+mod reader;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +19,12 @@ use super::read::{Shape, tables};
 use super::server::LARGEST_INSPECTED;
 use super::values;
 
-pub(super) use action::Answer;
 pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
-pub(super) use draft::{Draft, limit_names, read};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub(super) use path_guess::{guess, is_of_others};
 pub use path_pattern::{PathPattern, Segment};
+pub(super) use reader::read;
 pub use redirect::Redirect;
 pub use template::{Template, TemplatePart};
 

@@ -19,6 +19,7 @@ use super::tls::{self, Tls};
 use super::{secret, values};
 use crate::base::partition::PartitionSecret;
 
+pub(super) use listen::check_addresses;
 pub use listen::{Listener, MaxConnections};
 
 use listen::{LISTENER, MOST_CONNECTIONS};

@@ -2,7 +2,7 @@
 
 use super::Advised;
 use crate::config::route::{guess, is_of_others};
-use crate::config::{Action, PathPattern, Route, Segment, SentPath};
+use crate::config::{Action, Config, PathPattern, Route, Segment, SentPath};
 
 /// Parts of a path that are captures elsewhere.
 pub(super) fn of_others(advised: &Advised<'_>) {
@@ -17,6 +17,20 @@ pub(super) fn of_others(advised: &Advised<'_>) {
             );
             let message = format!("`{part}` in a path matches only itself");
             advised.warn(&[&"routes", &index, &"path"], message, help);
+        }
+    }
+}
+
+/// Redirects of requests over TLS to the same URL, in an endless loop.
+pub(super) fn endless_redirects(advised: &Advised<'_>) {
+    let Config { server, routes, .. } = advised.config;
+    if !server.listen.iter().any(|listener| listener.tls) {
+        return;
+    }
+    for (index, route) in routes.iter().enumerate().filter(|(_, route)| route.scheme.is_none()) {
+        if matches!(&route.action, Action::Redirect(redirect) if redirect.is_same_url_over_tls()) {
+            let message = "requests over TLS are redirected to the same URL, in an endless loop";
+            advised.warn(&[&"routes", &index, &"path"], message, "add scheme = \"http\" to this route");
         }
     }
 }
