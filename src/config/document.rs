@@ -53,16 +53,14 @@ impl<'a> Document<'a> {
                 Ok(Ok(text)) => starts.push(texts.push(&name, Some(&text))),
                 Ok(Err((text, problem))) => {
                     let start = texts.push(&name, Some(&text));
-                    let span = problem.span.start + start..problem.span.end + start;
-                    problems.push(Problem { span, ..problem });
+                    problems.push(problem.shifted(start));
                 }
                 Err(error) => problems.push(report::unreadable(texts.push(&name, None), &error, NO_FILE)),
             }
         }
         if texts.count() == 1 {
-            let help = "add one, or name another folder or a file with --config".to_owned();
-            let message = "the folder has no file whose name ends with .toml".to_owned();
-            problems.push(Problem { span: 0..0, message, help: Some(help) });
+            let help = "add one, or name another folder or a file with --config";
+            problems.push(Problem::new(0..0, "the folder has no file whose name ends with .toml", help));
         }
         Self { texts: texts.into(), starts, problems, folder: Some(folder) }
     }
@@ -160,7 +158,7 @@ fn value_texts(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &
     match value.get_mut() {
         DeValue::String(text) if text.contains("${") => match expanded(text, lookup) {
             Ok(value) => *text = value.into(),
-            Err((message, help)) => problems.push(Problem { span, message, help: Some(help.to_owned()) }),
+            Err((message, help)) => problems.push(Problem::new(span, message, help)),
         },
         DeValue::Array(list) => list.iter_mut().for_each(|value| value_texts(value, lookup, problems)),
         DeValue::Table(table) => each_text(table, lookup, problems),

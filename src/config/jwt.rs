@@ -198,11 +198,7 @@ fn from(text: &str) -> Result<Source, Wrong> {
 fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
     if field.text()?.contains("://") {
         let url = field.hiding_query().parse(values::document)?;
-        let tls = match url.server_name {
-            None => None,
-            Some(_) => Some(system.tls(field)?),
-        };
-        return Some(Jwks::Server { url, tls });
+        return Some(Jwks::Server { tls: system.tls_of(&url, field)?, url });
     }
     let file = NamedFile::new(field)?;
     let bytes = regular_file::read(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;

@@ -53,8 +53,10 @@ pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST
 
 /// `None` if the table has an error.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
-    let field = section.required(&keys::url, URL);
-    let url = field.as_ref().and_then(|field| field.hiding_target().parse(receiver));
+    let server = section.required(&keys::url, URL).and_then(|field| {
+        let url = field.hiding_target().parse(receiver)?;
+        Some((system.tls_of(&url, &field)?, url))
+    });
     let limits = match section.field(&keys::limits) {
         Some(field) => limits(&field, named),
         None => named.limits.iter().map(|(name, _)| name.text.to_owned()).collect(),
@@ -63,10 +65,9 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Nam
     let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
     section.close();
-    let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
-    let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
+    let (tls, url) = server?;
     let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
-    Some(NoticeReceiver { url: url?, tls, limits, at, secret, full_keys })
+    Some(NoticeReceiver { url, tls, limits, at, secret, full_keys })
 }
 
 /// The names of the limits. Warns of those that have no rates.
@@ -84,11 +85,7 @@ fn limits(field: &Field<'_>, named: &Named<'_>) -> Vec<String> {
 
 fn receiver(text: &str) -> Result<Url, Wrong> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/limits\"";
-    let url = values::url(text, "receivers", help)?;
-    if url.server_name.is_none() && !values::is_here(&url) {
-        let message = "without TLS others in the network could read and change the notices";
-        return Err(Wrong::new(message, help).at(0.."http://".len()));
-    }
+    let url = values::safe_url(text, "receivers", "read and change the notices", help)?;
     Ok(Url { target: url.target.with_secret_path(), ..url })
 }
 
