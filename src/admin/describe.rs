@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Method};
 
 use super::certificates;
 use crate::base::jwt;
@@ -272,8 +272,8 @@ fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderCh
 fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
     let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
     let listed = |names: &[HeaderName]| names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
-    let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
-    let methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
+    let origins = origins.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let methods = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     let headers = match headers.as_deref() {
         None => "any headers".to_owned(),
         Some([]) => "no other headers".to_owned(),
@@ -281,12 +281,7 @@ fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
     };
     let credentials = if *credentials { " and credentials" } else { "" };
     writeln!(f, "    answers preflights, and charges them to no limit")?;
-    writeln!(
-        f,
-        "    allows pages of {} to send {} with {headers}{credentials}",
-        origins.join(", "),
-        methods.join(", ")
-    )?;
+    writeln!(f, "    allows pages of {origins} to send {methods} with {headers}{credentials}")?;
     if !expose.is_empty() {
         writeln!(f, "    lets these pages read the response headers {}", listed(expose))?;
     }

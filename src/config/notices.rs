@@ -3,7 +3,7 @@
 use super::kinds::{flag, shaped, text};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
+use super::read::{Field, Section, Shape, Wrong, tables};
 use super::secret::{self, SecretText};
 use super::{Limit, values};
 use crate::base::share::WHOLE;
@@ -90,10 +90,8 @@ fn receiver(text: &str) -> Result<Url, Wrong> {
 }
 
 fn shares(field: &Field<'_>) -> Option<Vec<u32>> {
-    let list = field.list(&keys::at)?;
-    let shares: Vec<_> = list.into_iter().filter_map(|field| Some((field.decimal(SHARE, share)?, field))).collect();
-    report_repeated(&shares, "this share", "list it once");
-    let mut shares: Vec<_> = shares.into_iter().map(|(share, _)| share).collect();
+    let read = field.distinct(&keys::at, "this share", "list it once", |field| field.decimal(SHARE, share))?;
+    let mut shares: Vec<_> = read.into_iter().map(|(share, _)| share).collect();
     shares.sort_unstable();
     Some(shares).filter(|shares| !shares.is_empty())
 }

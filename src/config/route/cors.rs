@@ -10,7 +10,7 @@ use http::{HeaderName, Method, header};
 use super::header_changes::{HeaderChanges, HeaderText};
 use super::{HeaderMatch, keys as route};
 use crate::config::kinds::{flag, shaped, wait};
-use crate::config::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables};
+use crate::config::read::{Field, Section, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::values;
 
@@ -156,13 +156,11 @@ pub(super) fn check(
 }
 
 fn origins<'a>(field: &Field<'a>) -> Option<Vec<(OriginPattern, Field<'a>)>> {
-    let list = field.list(&keys::origins)?;
-    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(origin)?, field.clone()))).collect();
-    report_repeated(&read, "this origin", "list it once");
-    if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && list.len() > 1) {
+    let read = field.distinct(&keys::origins, "this origin", "list it once", |field| field.parse(origin))?;
+    if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && read.len() > 1) {
         all.report("`*` means every origin, so the others have no effect", "keep only the `*`, or remove it");
     }
-    (read.len() == list.len()).then_some(read)
+    Some(read)
 }
 
 /// Reports origins that must not be trusted with credentials.
@@ -232,13 +230,11 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
 
 /// Reports also methods that the route does not take, because their requests never reach it.
 fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
-    let list = field.list(&keys::methods)?;
     let method = |text: &str| match text {
         "*" => Err(all("list the methods that pages may use")),
         text => values::method(text),
     };
-    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(method)?, field.clone()))).collect();
-    report_repeated(&read, "this method", "list it once");
+    let read = field.distinct(&keys::methods, "this method", "list it once", |field| field.parse(method))?;
     let takes = |method: &Method| {
         let by_get = |methods: &[Method]| *method == Method::HEAD && methods.contains(&Method::GET);
         route_methods.is_none_or(|methods| methods.contains(method) || by_get(methods))
@@ -247,18 +243,16 @@ fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Me
         field
             .report(format!("the route does not take {method}"), "add it to `methods` of the route, or remove it here");
     }
-    (read.len() == list.len()).then(|| read.into_iter().map(|(method, _)| method).collect())
+    Some(read.into_iter().map(|(method, _)| method).collect())
 }
 
 fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
-    let list = field.list(key)?;
     let name = |text: &str| match text {
         "*" => Err(all(instead_of_all)),
         text => values::header(text),
     };
-    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(name)?, field.clone()))).collect();
-    report_repeated(&read, "this header", "list it once");
-    (read.len() == list.len()).then(|| read.into_iter().map(|(name, _)| name).collect())
+    let read = field.distinct(key, "this header", "list it once", |field| field.parse(name))?;
+    Some(read.into_iter().map(|(name, _)| name).collect())
 }
 
 fn all(help: &str) -> Wrong {

@@ -7,7 +7,7 @@ use super::path_pattern::PathPattern;
 use super::template::{Placeholders, Template, TemplatePart, check_host};
 use crate::base::http::header_rules::{Rule, is_any, reads_as_any};
 use crate::config::kinds::shaped;
-use crate::config::read::{Field, Setting, Shape, Wrong, report_repeated, tables};
+use crate::config::read::{Field, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{secret, values};
 
@@ -221,10 +221,8 @@ impl Changeable {
     }
 
     fn removed(&self, field: &Field<'_>, set: Option<&[(HeaderName, HeaderText)]>) -> Option<Vec<HeaderName>> {
-        let list = field.list(&keys::remove)?;
-        let names: Vec<_> =
-            list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
-        report_repeated(&names, "this header", "list it once");
+        let names =
+            field.distinct(&keys::remove, "this header", "list it once", |field| field.parse(values::header))?;
         for (name, field) in &names {
             if (self.is_fixed)(name) {
                 field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
@@ -237,7 +235,7 @@ impl Changeable {
                 field.report(format!("the header `{name}` is in `set` and in `remove`"), help);
             }
         }
-        (names.len() == list.len()).then(|| names.into_iter().map(|(name, _)| name).collect())
+        Some(names.into_iter().map(|(name, _)| name).collect())
     }
 
     fn is_host(&self, name: &HeaderName) -> bool {

@@ -10,7 +10,7 @@ use super::header_changes::{self, HeaderChanges, HeaderText};
 use super::path_pattern::{self, PathPattern, Segment};
 use super::{DEFAULT_PRIORITY, HeaderMatch, Host, Route, cors, keys as route};
 use crate::config::named::{Named, check_sources};
-use crate::config::read::{Field, Section, Setting, Wrong, report_repeated};
+use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::quoted;
 use crate::config::server::{EscapedSlashes, PathMatching, PathRules, Server};
 use crate::config::{Cost, secret, values};
@@ -224,18 +224,16 @@ fn host(text: &str) -> Result<Host, Wrong> {
 }
 
 fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
-    let list = field.list(&route::methods)?;
-    let count = list.len();
-    if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
-        if count > 1 {
-            all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
-            return None;
-        }
-        return Some(Vec::new());
+    let method = |field: &Field<'_>| match field.is_text() && field.text() == Some("*") {
+        true => Some(None),
+        false => field.parse(values::method).map(Some),
+    };
+    let read = field.distinct(&route::methods, "this method", "list it once", method)?;
+    if let Some((_, all)) = read.iter().find(|(method, _)| method.is_none() && read.len() > 1) {
+        all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
+        return None;
     }
-    let read: Vec<_> = list.into_iter().filter_map(|field| Some((field.parse(values::method)?, field))).collect();
-    report_repeated(&read, "this method", "list it once");
-    Some(read.into_iter().map(|(method, _)| method).collect()).filter(|methods: &Vec<_>| methods.len() == count)
+    Some(read.into_iter().filter_map(|(method, _)| method).collect())
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
