@@ -3,7 +3,7 @@
 use super::limit::Overflow;
 use super::read::{Field, Name, Setting, report_repeated};
 use super::report::{either, nearest};
-use super::{Cost, Limit, Missing, PathPattern, Role, Segment, Source as KeySource, Upstream};
+use super::{Cost, Limit, Missing, Role, Upstream};
 use crate::limit::Rate;
 
 /// `None` stands for what has an error, which was reported.
@@ -99,35 +99,6 @@ fn find<T>(field: &Field<'_>, defined: &[(Name<'_>, T)], what: &str) -> Option<u
         field.report(format!("there is no {what} `{name}`"), help);
     }
     index
-}
-
-/// Checks that requests on `path` have what a limit or upstream, which is named here, uses in its sources.
-pub(super) fn check_sources<'a>(
-    named: &Field<'_>,
-    owner: &str,
-    sources: impl Iterator<Item = &'a KeySource>,
-    path: &PathPattern,
-) {
-    let captured = path.segments.iter().filter_map(|segment| match segment {
-        Segment::Capture(name) => Some(name.as_str()),
-        Segment::Literal(_) => None,
-    });
-    let captured: Vec<&str> = captured.collect();
-    for wanted in sources {
-        if let KeySource::Descriptor(_) = wanted {
-            let message = format!("`{owner}` needs `{wanted}`, which requests do not have");
-            named.report(message, "name it in [[decisions.descriptors]], or use another key");
-        }
-        let KeySource::Capture(wanted) = wanted else { continue };
-        if captured.contains(&wanted.as_str()) {
-            continue;
-        }
-        let help = match nearest(wanted, captured.iter().copied()) {
-            Some(near) => format!("did you mean `path:{near}` in its key, or {{{wanted}}} in the path?"),
-            None => format!("write {{{wanted}}} for a segment of the path, or use another key"),
-        };
-        named.report(format!("`{owner}` needs `path:{wanted}`, but `{}` captures no `{wanted}`", path.text), help);
-    }
 }
 
 /// Warns of a limit whose pool the clients without a key of their own would use up if they got anything from it.

@@ -114,6 +114,10 @@ pub enum EscapedSlashes {
     Decode,
 }
 
+/// Of a route or a tier; the lowest is 0.
+pub const HIGHEST_PRIORITY: u8 = 9;
+pub const DEFAULT_PRIORITY: u8 = 5;
+
 /// When requests of low priorities are shed. At least one of `cpu` and `latency` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shed {

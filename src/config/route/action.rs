@@ -3,11 +3,11 @@
 use http::{HeaderValue, StatusCode};
 
 use super::keys as route;
-use super::path_pattern::{self, PathPattern};
+use super::path_pattern::{self, PathPattern, check_sources};
 use super::redirect::{self, Redirect};
 use super::template::{Placeholders, Template, TemplatePart, check_characters};
 use crate::config::kinds::{status_code, text};
-use crate::config::named::{Named, check_sources};
+use crate::config::named::Named;
 use crate::config::read::{Field, Section, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{Balance, Upstream, content};

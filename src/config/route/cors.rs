@@ -10,7 +10,7 @@ use http::{HeaderName, Method, header};
 use super::header_changes::{HeaderChanges, HeaderText};
 use super::{HeaderMatch, keys as route};
 use crate::config::kinds::{flag, shaped, wait};
-use crate::config::read::{Field, Section, Setting, Shape, Wrong, tables};
+use crate::config::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables};
 use crate::config::report::quoted;
 use crate::config::values;
 
@@ -156,11 +156,13 @@ pub(super) fn check(
 }
 
 fn origins<'a>(field: &Field<'a>) -> Option<Vec<(OriginPattern, Field<'a>)>> {
-    let read = field.distinct(&keys::origins, "this origin", "list it once", |field| field.parse(origin))?;
-    if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && read.len() > 1) {
+    let list = field.list(&keys::origins)?;
+    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(origin)?, field.clone()))).collect();
+    report_repeated(&read, "this origin", "list it once");
+    if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && list.len() > 1) {
         all.report("`*` means every origin, so the others have no effect", "keep only the `*`, or remove it");
     }
-    Some(read)
+    (read.len() == list.len()).then_some(read)
 }
 
 /// Reports origins that must not be trusted with credentials.
@@ -230,20 +232,23 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
 
 /// Reports also methods that the route does not take, because their requests never reach it.
 fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
-    let method = |text: &str| match text {
-        "*" => Err(all("list the methods that pages may use")),
-        text => values::method(text),
-    };
-    let read = field.distinct(&keys::methods, "this method", "list it once", |field| field.parse(method))?;
     let takes = |method: &Method| {
         let by_get = |methods: &[Method]| *method == Method::HEAD && methods.contains(&Method::GET);
         route_methods.is_none_or(|methods| methods.contains(method) || by_get(methods))
     };
-    for (method, field) in read.iter().filter(|(method, _)| !takes(method)) {
-        field
-            .report(format!("the route does not take {method}"), "add it to `methods` of the route, or remove it here");
-    }
-    Some(read.into_iter().map(|(method, _)| method).collect())
+    let method = |field: &Field<'_>| {
+        let method = field.parse(|text| match text {
+            "*" => Err(all("list the methods that pages may use")),
+            text => values::method(text),
+        })?;
+        if !takes(&method) {
+            let help = "add it to `methods` of the route, or remove it here";
+            field.report(format!("the route does not take {method}"), help);
+        }
+        Some(method)
+    };
+    let methods = field.distinct(&keys::methods, "this method", "list it once", method)?;
+    Some(methods.into_iter().map(|(method, _)| method).collect())
 }
 
 fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<Vec<HeaderName>> {

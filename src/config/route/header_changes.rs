@@ -221,20 +221,21 @@ impl Changeable {
     }
 
     fn removed(&self, field: &Field<'_>, set: Option<&[(HeaderName, HeaderText)]>) -> Option<Vec<HeaderName>> {
-        let names =
-            field.distinct(&keys::remove, "this header", "list it once", |field| field.parse(values::header))?;
-        for (name, field) in &names {
-            if (self.is_fixed)(name) {
+        let header = |field: &Field<'_>| {
+            let name = field.parse(values::header)?;
+            if (self.is_fixed)(&name) {
                 field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
-            } else if self.is_host(name) {
+            } else if self.is_host(&name) {
                 let help = "write another one in `set`; without that it is the host in the upstream's URL";
                 field.report("the header `host` cannot be removed: every request has one", help);
             }
-            if set.is_some_and(|set| set.iter().any(|(other, _)| other == name)) {
+            if set.is_some_and(|set| set.iter().any(|(other, _)| *other == name)) {
                 let help = "`set` replaces every other value, so it need not be removed";
                 field.report(format!("the header `{name}` is in `set` and in `remove`"), help);
             }
-        }
+            Some(name)
+        };
+        let names = field.distinct(&keys::remove, "this header", "list it once", header)?;
         Some(names.into_iter().map(|(name, _)| name).collect())
     }
 

@@ -7,12 +7,12 @@ use http::{HeaderName, Method, header};
 
 use super::action::{self, Action};
 use super::header_changes::{self, HeaderChanges, HeaderText};
-use super::path_pattern::{self, PathPattern, Segment};
-use super::{DEFAULT_PRIORITY, HeaderMatch, Host, Route, cors, keys as route};
-use crate::config::named::{Named, check_sources};
+use super::path_pattern::{self, PathPattern, Segment, check_sources};
+use super::{HeaderMatch, Host, Route, cors, keys as route};
+use crate::config::named::Named;
 use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::quoted;
-use crate::config::server::{EscapedSlashes, PathMatching, PathRules, Server};
+use crate::config::server::{DEFAULT_PRIORITY, EscapedSlashes, PathMatching, PathRules, Server};
 use crate::config::{Cost, secret, values};
 
 /// Those without an error.
@@ -144,11 +144,6 @@ fn requests(
     methods: &[Method],
     headers: &[(HeaderName, HeaderMatch)],
 ) -> String {
-    let host = match host {
-        Host::Any => "*".to_owned(),
-        Host::Under(name) => format!("*.{name}"),
-        Host::Exact(name) => name.clone(),
-    };
     let segment = |segment: &Segment| match segment {
         Segment::Literal(text) if ignore_case => text.to_ascii_lowercase(),
         Segment::Literal(text) => text.clone(),
@@ -224,16 +219,17 @@ fn host(text: &str) -> Result<Host, Wrong> {
 }
 
 fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
-    let method = |field: &Field<'_>| match field.is_text() && field.text() == Some("*") {
-        true => Some(None),
-        false => field.parse(values::method).map(Some),
-    };
-    let read = field.distinct(&route::methods, "this method", "list it once", method)?;
-    if let Some((_, all)) = read.iter().find(|(method, _)| method.is_none() && read.len() > 1) {
-        all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
-        return None;
+    let list = field.list(&route::methods)?;
+    if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
+        if list.len() > 1 {
+            all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
+            return None;
+        }
+        return Some(Vec::new());
     }
-    Some(read.into_iter().filter_map(|(method, _)| method).collect())
+    let methods =
+        field.distinct(&route::methods, "this method", "list it once", |field| field.parse(values::method))?;
+    Some(methods.into_iter().map(|(method, _)| method).collect())
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
