@@ -37,7 +37,6 @@ const RULES: &[Rule] = &[
     names_never_looked_up,
     inspected_beyond_the_maximum,
     checks_that_overlap,
-    keys::networks_of_other_keys,
     keys::never_missing,
     paths::of_others,
     paths::without_rest,

@@ -110,7 +110,7 @@ impl<'a> Document<'a> {
         }
         let (mut table, problems) = merge.finish();
         parsed.problems.extend(problems);
-        expand(&mut table, &mut parsed.problems);
+        expand(&mut table, &value_of, &mut parsed.problems);
         parsed.table = Spanned::new(0..0, table);
         parsed
     }
@@ -134,11 +134,6 @@ fn text(bytes: Vec<u8>) -> Result<String, (String, Problem)> {
 
 type Lookup<'v> = &'v dyn Fn(&str) -> Result<Option<String>, &'static str>;
 
-/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
-fn expand(table: &mut DeTable<'_>, problems: &mut Vec<Problem>) {
-    each_text(table, &value_of, problems);
-}
-
 fn value_of(name: &str) -> Result<Option<String>, &'static str> {
     match env::var(name) {
         Ok(value) => Ok(Some(value)),
@@ -147,21 +142,22 @@ fn value_of(name: &str) -> Result<Option<String>, &'static str> {
     }
 }
 
-fn each_text(table: &mut DeTable<'_>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
+fn expand(table: &mut DeTable<'_>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
     for (_, value) in table.iter_mut() {
-        value_texts(value, lookup, problems);
+        expand_value(value, lookup, problems);
     }
 }
 
-fn value_texts(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+fn expand_value(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
     let span = value.span();
     match value.get_mut() {
         DeValue::String(text) if text.contains("${") => match expanded(text, lookup) {
             Ok(value) => *text = value.into(),
             Err((message, help)) => problems.push(Problem::new(span, message, help)),
         },
-        DeValue::Array(list) => list.iter_mut().for_each(|value| value_texts(value, lookup, problems)),
-        DeValue::Table(table) => each_text(table, lookup, problems),
+        DeValue::Array(list) => list.iter_mut().for_each(|value| expand_value(value, lookup, problems)),
+        DeValue::Table(table) => expand(table, lookup, problems),
         _ => {}
     }
 }

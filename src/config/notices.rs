@@ -1,12 +1,11 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
-use super::kinds::{flag, shaped, text};
+use super::kinds::{flag, millionths, shaped, text};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
 use super::secret::{self, SecretText};
 use super::{Limit, values};
-use crate::base::share::WHOLE;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -96,10 +95,8 @@ fn shares(field: &Field<'_>) -> Option<Vec<u32>> {
     Some(shares).filter(|shares| !shares.is_empty())
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1 and a million")]
 fn share(written: &str) -> Option<u32> {
-    let millionths = (written.parse::<f64>().ok()? * f64::from(WHOLE)).round();
-    (1.0..=f64::from(WHOLE)).contains(&millionths).then_some(millionths as u32)
+    millionths(written).filter(|share| *share > 0)
 }
 
 /// From which share on this limit is watched.
@@ -111,6 +108,7 @@ pub(super) fn watched(notices: &[NoticeReceiver], limit: &Limit) -> Option<u32> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::share::WHOLE;
 
     #[test]
     fn shares_are_above_nothing_and_up_to_the_whole() {

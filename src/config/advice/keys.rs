@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use http::HeaderName;
-use toml::de::DeValue;
 
 use super::Advised;
 use crate::config::overrides::Allowance;
@@ -101,34 +100,6 @@ fn known_keys_of(limit: &Limit) -> String {
         "list the keys that exist, so that all others count by address:\n\nkey = {key}\nknown_keys = \"keys.txt\"\n\n\
          or add another limit to its routes: key = \"client-ip\""
     )
-}
-
-/// Overrides for networks in limits whose keys are no addresses.
-pub(super) fn networks_of_other_keys(advised: &Advised<'_>) {
-    for limit in advised.config.limits.iter().filter(|limit| !has_addresses(limit)) {
-        let name = &limit.name;
-        let path: [&dyn Display; 3] = [&"limits", name, &"overrides"];
-        let Some(DeValue::Array(overrides)) = advised.written(&path).map(toml::Spanned::get_ref) else { continue };
-        for at in 0..overrides.len() {
-            let path: [&dyn Display; 5] = [&"limits", name, &"overrides", &at, &"keys"];
-            let Some(DeValue::Array(keys)) = advised.written(&path).map(toml::Spanned::get_ref) else { continue };
-            for (index, key) in keys.iter().enumerate() {
-                let Some(text) = key.get_ref().as_str().filter(|text| text.parse::<ipnet::IpNet>().is_ok()) else {
-                    continue;
-                };
-                let message = format!(
-                    "{text:?} is a network, but the keys of `{name}` are not addresses: only a key with this text \
-                     matches"
-                );
-                let path: [&dyn Display; 6] = [&"limits", name, &"overrides", &at, &"keys", &index];
-                advised.warn(&path, message, "networks are for limits whose key has `client-ip`");
-            }
-        }
-    }
-}
-
-fn has_addresses(limit: &Limit) -> bool {
-    limit.key.parts.iter().flatten().any(|source| matches!(source, Source::ClientIp { .. }))
 }
 
 /// `missing` in limits whose key is never missing.
