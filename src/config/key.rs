@@ -181,22 +181,15 @@ pub enum Missing {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ClientIp { v6: 64 } => f.write_str("client-ip"),
-            Self::ClientIp { v6 } => write!(f, "client-ip:{v6}"),
+            Self::ClientIp { v6 } if *v6 != 64 => write!(f, "client-ip:{v6}"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
             Self::Query(name) => write!(f, "query:{name}"),
-            Self::Bearer => f.write_str("bearer"),
-            Self::Path => f.write_str("path"),
             Self::Capture(name) => write!(f, "path:{name}"),
-            Self::Host => f.write_str("host"),
-            Self::Method => f.write_str("method"),
-            Self::Route => f.write_str("route"),
-            Self::ClientCert => f.write_str("client-cert"),
             Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
             Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Descriptor(name) => write!(f, "descriptor:{name}"),
-            Self::Global => f.write_str("global"),
+            plain => f.write_str(PLAIN.iter().find(|(_, source)| source == plain).map_or("", |(name, _)| name)),
         }
     }
 }
