@@ -66,11 +66,14 @@ pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
-pub use source::{ConfigOrigin, RemoteStatus};
+pub use source::RemoteStatus;
 
 /// What the admin listener shows and changes.
 pub struct View {
-    pub source: Box<dyn ConfigOrigin>,
+    /// Where the configuration comes from, without secrets.
+    pub source: String,
+    /// `None` if the source is no server.
+    pub remote: Option<Arc<Mutex<RemoteStatus>>>,
     pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,

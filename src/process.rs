@@ -182,7 +182,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {
-        source: Box::new(source.clone()),
+        source: source.to_string(),
+        remote: source.status(),
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway.clone(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-use crate::admin::{ConfigOrigin, RemoteStatus};
+use crate::admin::RemoteStatus;
 use crate::config::regular_file::{self, MAX_BYTES};
 use crate::config::{Admin, Config, Document, Problems};
 
@@ -120,7 +120,7 @@ impl ConfigSource {
             Self::Path(_) | Self::Once(_) => Ok(None),
             Self::Remote(remote) => remote.load_copy(),
         };
-        let is_away = self.remote().is_some_and(|remote| remote.status().error.is_some());
+        let is_away = self.remote().is_some_and(|remote| remote.error().is_some());
         match copy {
             Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
             Ok(None) => Err(NoStart { problems, copy: None, is_away }),
@@ -154,6 +154,11 @@ impl ConfigSource {
         }
     }
 
+    /// `None` if the source is no server.
+    pub fn status(&self) -> Option<Arc<Mutex<RemoteStatus>>> {
+        self.remote().map(|remote| remote.status.clone())
+    }
+
     pub fn remote(&self) -> Option<&Remote> {
         match self {
             Self::Path(_) | Self::Once(_) => None,
@@ -170,12 +175,6 @@ fn read(path: &Path) -> Result<Document<'_>, Problems> {
     let bytes = regular_file::read(path).map_err(unreadable)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
-}
-
-impl ConfigOrigin for ConfigSource {
-    fn server(&self) -> Option<RemoteStatus> {
-        self.remote().map(Remote::status)
-    }
 }
 
 /// Without secrets.
