@@ -56,8 +56,8 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
             evicted: connections.made_room,
             stalled: connections.stalled,
         },
-        reloads: view.reloads_so_far.describe(),
-        certificates: view.certificate_reloads.describe(),
+        reloads: view.reloads_so_far.numbers(),
+        certificates: view.certificate_reloads.numbers(),
         expiries: certificates::list(&view.config.load()).take(MOST_EXPIRIES).collect(),
     }
 }

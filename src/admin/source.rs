@@ -45,10 +45,10 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
     });
     json!({
         "source": view.source,
-        "current": view.reloads_so_far.is_last_good(),
+        "current": view.reloads_so_far.numbers().current,
         "problems": as_json(view.reloads_so_far.problems()),
         "certificates": {
-            "current": view.certificate_reloads.is_last_good(),
+            "current": view.certificate_reloads.numbers().current,
             "problems": as_json(view.certificate_reloads.problems()),
         },
         "remote": remote,
