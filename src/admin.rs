@@ -220,22 +220,11 @@ impl<'a> Resource<'a> {
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Page
-            | Self::Health
-            | Self::Readiness
-            | Self::Metrics
-            | Self::OpenApi
-            | Self::Events
-            | Self::Upstreams
-            | Self::Config
-            | Self::Source
-            | Self::Limits
-            | Self::Bans(_)
-            | Self::Overrides(_) => "GET, HEAD",
             Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
             Self::Drain => "POST, DELETE",
             Self::LogLevel => "PUT",
+            _ => "GET, HEAD",
         }
     }
 

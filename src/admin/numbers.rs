@@ -73,7 +73,7 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
         refused_this_minute: history.refused_this_minute(&limit.name),
     };
     let mut all: Vec<_> = view.shared.limits().iter().map(|limit| describe(limit)).collect();
-    limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions));
+    limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions.refused()));
     all
 }
 

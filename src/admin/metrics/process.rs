@@ -37,11 +37,7 @@ fn own(view: &View) -> [MetricFamily; 10] {
             usize::from(view.state() != State::Ready),
         ),
         gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
-        counters(
-            "gateway_config_reloads_total",
-            "Reloads of the configuration, by result.",
-            results(&reloads),
-        ),
+        counters("gateway_config_reloads_total", "Reloads of the configuration, by result.", results(&reloads)),
         gauged(
             "gateway_config_last_reload_successful",
             "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
