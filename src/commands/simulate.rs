@@ -19,7 +19,7 @@ mod text;
 mod html;
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal};
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     }
     let needs = Needs::of(config);
     let names = FieldNames::new(&needs.headers, &question.fields);
-    let mut input = Input::new(open(&question.logs)?, needs.clone(), names, question.reorder);
-    let mut progress = Progress::start(input.size());
+    let bar = progress_bar(&question.logs);
+    let mut input = Input::new(open(&question.logs, &bar)?, needs.clone(), names, question.reorder);
     input.look_ahead(LOOK_AHEAD);
     let default_host = question.host.as_deref().or_else(|| only_host(config));
     let unknown = |input: &Input| -> Vec<Unknown> {
@@ -110,9 +110,8 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     let mut replay = Replay::new(&simulated, store(&config.store), default_host);
     while let Some(record) = input.next() {
         replay.add(&record);
-        progress.step(|requests| input.bytes_for(requests));
     }
-    drop(progress);
+    bar.finish_and_clear();
     let at_last = unknown(&input).into_iter().zip(at_first).map(|(last, first)| {
         if first.is_keyless { Unknown { is_found_later: !last.is_keyless, ..first } } else { last }
     });
@@ -123,15 +122,8 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &question.fields, default_host };
     let notes = notes.all();
     Ok(Report {
-        requests: replay.totals.requests,
-        unreadable: input.skipped.unreadable,
-        late: input.skipped.late,
-        skipped_lines: input.skipped.first,
-        from: replay.totals.first,
-        to: replay.totals.last,
-        unrouted: replay.totals.unrouted,
-        refused: replay.totals.refused,
-        limited: replay.totals.limited,
+        totals: replay.totals,
+        skipped: input.skipped,
         limits,
         notes,
         broken: input.broken,
@@ -140,7 +132,7 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
 }
 
 /// The error names all logs that cannot be opened.
-fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
+fn open(logs: &[PathBuf], bar: &ProgressBar) -> Result<Vec<Lines>, String> {
     let mut names = BTreeSet::new();
     let (mut opened, mut problems) = (Vec::new(), Vec::new());
     for log in logs {
@@ -148,7 +140,7 @@ fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
             problems.push(format!("{} is named twice", log.display()));
             continue;
         }
-        match Lines::open(log) {
+        match Lines::open(log, bar) {
             Ok(lines) => opened.push(lines),
             Err(error) => problems.push(format!("{} cannot be read: {error}", log.display())),
         }
@@ -186,45 +178,18 @@ fn store(config: &config::Store) -> Store {
     Store::from(memory).simulated()
 }
 
-const STEP: u64 = 4_096;
-
 /// A bar on standard error, if that is a terminal.
-pub(super) struct Progress {
-    bar: Option<ProgressBar>,
-    requests: u64,
-}
-
-impl Progress {
-    /// `None` if the number of bytes is not known.
-    pub(super) fn start(bytes: Option<u64>) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
-            let template = match bytes {
-                Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
-                None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
-            };
-            // With an invalid template, the library uses its own bar.
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { bar, requests: 0 }
+fn progress_bar(logs: &[PathBuf]) -> ProgressBar {
+    let size = |log: &PathBuf| log.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+    let bytes: Option<u64> = logs.iter().map(size).sum();
+    let template = match bytes {
+        Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
+        None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
+    };
+    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
+    // With an invalid template, the library uses its own bar.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
     }
-
-    /// After one more decided request. `bytes` says how many bytes were read for so many requests.
-    pub(super) fn step(&mut self, bytes: impl FnOnce(u64) -> u64) {
-        self.requests += 1;
-        if let Some(bar) = self.bar.as_ref().filter(|_| self.requests.is_multiple_of(STEP)) {
-            bar.set_position(bytes(self.requests));
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
+    bar
 }

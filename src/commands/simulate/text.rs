@@ -7,20 +7,19 @@ use super::notes::about_unknown;
 use super::report::{BanReport, LimitReport, Report, moment, percent, share};
 use super::timeline::sparkline;
 use crate::base::units;
-use crate::limit::Rate;
 
 const COLUMNS: usize = 60;
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
-    match report.from.zip(report.to) {
+    match report.totals.first.zip(report.totals.last) {
         Some((from, to)) => {
-            line(&mut text, &format!("{} requests from {} to {}", report.requests, moment(from), moment(to)));
+            line(&mut text, &format!("{} requests from {} to {}", report.totals.requests, moment(from), moment(to)));
         }
         None => line(&mut text, "no requests"),
     }
-    let limited = percent(report.limited, report.requests);
-    line(&mut text, &format!("{} ({limited}) would be refused by at least one limit", report.limited));
+    let limited = percent(report.totals.limited, report.totals.requests);
+    line(&mut text, &format!("{} ({limited}) would be refused by at least one limit", report.totals.limited));
     skipped(&mut text, report);
     for limit in &report.limits {
         self::limit(&mut text, limit, report.is_json);
@@ -39,7 +38,7 @@ fn line(text: &mut String, line: &str) {
 
 fn skipped(text: &mut String, report: &Report) {
     let mut kinds = Vec::new();
-    for (count, what) in [(report.unreadable, "cannot be read"), (report.late, "out of order")] {
+    for (count, what) in [(report.skipped.unreadable, "cannot be read"), (report.skipped.late, "out of order")] {
         if count > 0 {
             kinds.push(format!("{count} {what}"));
         }
@@ -47,11 +46,11 @@ fn skipped(text: &mut String, report: &Report) {
     if kinds.is_empty() {
         return;
     }
-    line(text, &format!("{} lines skipped: {}", report.skipped(), kinds.join(", ")));
-    for skipped in &report.skipped_lines {
+    line(text, &format!("{} lines skipped: {}", report.skipped.all(), kinds.join(", ")));
+    for skipped in &report.skipped.first {
         line(text, &format!("  {}:{}: {}", skipped.file, skipped.line, skipped.why));
     }
-    let more = report.skipped().saturating_sub(report.skipped_lines.len() as u64);
+    let more = report.skipped.all().saturating_sub(report.skipped.first.len() as u64);
     if more > 0 {
         line(text, &format!("  and {more} more"));
     }
@@ -66,14 +65,17 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     if limit.unknown.is_keyless {
         return;
     }
-    line(text, &format!("  requests  {}", limit.requests));
-    line(text, &format!("  rejected  {} ({})", limit.rejected, percent(limit.rejected, limit.requests)));
-    if limit.overflowed > 0 {
-        let share = percent(limit.overflowed, limit.requests);
-        line(text, &format!("  overflow  {} ({share}) charged to its pool", limit.overflowed));
+    line(text, &format!("  requests  {}", limit.counts.requests));
+    line(
+        text,
+        &format!("  rejected  {} ({})", limit.counts.rejected, percent(limit.counts.rejected, limit.counts.requests)),
+    );
+    if limit.counts.overflowed > 0 {
+        let share = percent(limit.counts.overflowed, limit.counts.requests);
+        line(text, &format!("  overflow  {} ({share}) charged to its pool", limit.counts.overflowed));
     }
     if let Some((held, longest)) = limit.held {
-        line(text, &format!("  held      {held} ({}), for up to {longest:?}", percent(held, limit.requests)));
+        line(text, &format!("  held      {held} ({}), for up to {longest:?}", percent(held, limit.counts.requests)));
     }
     let apart: Vec<_> =
         [(limit.exempt, "of exempt keys"), (limit.blocked, "of blocked keys"), (limit.keyless, "without a key")]
@@ -92,20 +94,23 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
             &format!("  banned    {keys} keys, in {begun} bans, which would have refused {refused} more requests"),
         );
     }
-    if limit.unfollowed > 0 {
-        line(text, &format!("            more keys sent {} requests; they are counted only above", limit.unfollowed));
+    if limit.counts.unfollowed > 0 {
+        line(
+            text,
+            &format!("            more keys sent {} requests; they are counted only above", limit.counts.unfollowed),
+        );
     }
-    if limit.rejected > 0 {
+    if limit.counts.rejected > 0 {
         when(text, limit);
     }
-    let until = limit.compared_until.map_or(String::new(), |time| {
+    let until = limit.counts.compared_until.map_or(String::new(), |time| {
         format!(", until {}: then the comparison would have taken too much memory", moment(time))
     });
     line(
         text,
         &format!(
             "  exact     {} wrongly admitted and {} wrongly rejected, compared with an exact log{until}",
-            limit.wrongly_admitted, limit.wrongly_rejected
+            limit.counts.wrongly_admitted, limit.counts.wrongly_rejected
         ),
     );
     for (at, worst) in limit.worst.iter().enumerate() {
@@ -121,13 +126,15 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     }
     for (at, found) in limit.suggested.iter().enumerate() {
         let label = if at == 0 { "touching" } else { "" };
-        let rates = found.rates.iter().map(Rate::to_string).collect::<Vec<_>>().join(" and ");
-        line(text, &format!("  {label:<9} at most {:>6} of the keys: {rates}", self::share(found.share)));
+        line(
+            text,
+            &format!("  {label:<9} at most {:>6} of the keys: {}", self::share(found.share), found.rates.join(" and ")),
+        );
     }
 }
 
 fn when(text: &mut String, limit: &LimitReport) {
-    let columns = limit.timeline.columns(COLUMNS);
+    let columns = limit.counts.timeline.columns(COLUMNS);
     let rejected = columns.columns.iter().map(|column| column.rejected);
     let most = rejected.clone().max().unwrap_or(0);
     let width = units::period(Duration::from_secs(columns.width));
