@@ -3,8 +3,8 @@
 mod cli;
 pub mod explain;
 pub mod simulate;
-pub mod top;
-pub mod probe;
+mod top;
+mod probe;
 pub mod admin_client;
 mod source;
 mod told_request;
@@ -159,10 +159,7 @@ fn printed(text: &str) -> ExitCode {
 }
 
 fn probed(source: &ConfigSource, probe: Probe) -> Result<ExitCode, Failure> {
-    probe.ask(source.load_admin()?.as_ref()).map_err(|error| Failure {
-        text: format!("error: {error}"),
-        code: if error.is_configuration() { INVALID } else { FAILED },
-    })?;
+    probe.ask(source.load_admin()?.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
