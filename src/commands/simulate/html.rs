@@ -3,8 +3,9 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::input::Skipped;
 use super::notes::about_unknown;
-use super::report::{LimitReport, Report, moment, percent, share};
+use super::report::{LimitReport, Report, moment, part, percent, share};
 use crate::base::clock::Time;
 use crate::base::units;
 
@@ -56,7 +57,7 @@ pub(super) fn html(report: &Report) -> String {
                             ul { @for note in &report.notes { li { (note) } } }
                         }
                     }
-                    (skipped(report))
+                    (skipped(&report.skipped))
                 }
             }
         }
@@ -69,22 +70,24 @@ fn fact(name: &str, value: impl std::fmt::Display) -> Markup {
 }
 
 fn summary(report: &Report) -> Markup {
+    let totals = &report.totals;
     html! {
-        @match report.totals.first.zip(report.totals.last) {
+        @match totals.first.zip(totals.last) {
             Some((from, to)) => p { "From " time { (moment(from)) } " to " time { (moment(to)) } "." },
             None => p { "The logs have no requests." },
         }
         @for broken in &report.broken { p.warning { (broken) } }
         dl {
-            (fact("requests", report.totals.requests))
-            (fact("refused by a limit", format!("{} ({})", report.totals.limited, percent(report.totals.limited, report.totals.requests))))
-            (fact("without a route", report.totals.unrouted))
+            (fact("requests", totals.requests))
+            (fact("refused by a limit", part(totals.limited, totals.requests)))
+            (fact("without a route", totals.unrouted))
             (fact("lines skipped", report.skipped.all()))
         }
     }
 }
 
 fn limit(limit: &LimitReport, is_json: bool) -> Markup {
+    let counts = &limit.counts;
     let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
     html! {
         section aria-label={ "limit " (limit.name) } {
@@ -93,14 +96,14 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
             @if let Some(note) = about_unknown(&limit.unknown, is_json) { p.warning { (note) } }
             @if !limit.unknown.is_keyless {
                 dl {
-                    (fact("requests", limit.counts.requests))
-                    (fact("rejected", format!("{} ({})", limit.counts.rejected, percent(limit.counts.rejected, limit.counts.requests))))
+                    (fact("requests", counts.requests))
+                    (fact("rejected", part(counts.rejected, counts.requests)))
                     @if let Some((held, longest)) = limit.held { (fact("held", format!("{held}, for up to {longest:?}"))) }
                     (fact("keys", limit.keys))
-                    (fact("keys with a rejection", format!("{} ({})", limit.keys_rejected, percent(limit.keys_rejected, limit.keys))))
-                    (fact("wrongly admitted", limit.counts.wrongly_admitted))
-                    (fact("wrongly rejected", limit.counts.wrongly_rejected))
-                    @if limit.counts.overflowed > 0 { (fact("charged to its pool", limit.counts.overflowed)) }
+                    (fact("keys with a rejection", part(limit.keys_rejected, limit.keys)))
+                    (fact("wrongly admitted", counts.wrongly_admitted))
+                    (fact("wrongly rejected", counts.wrongly_rejected))
+                    @if counts.overflowed > 0 { (fact("charged to its pool", counts.overflowed)) }
                     @if limit.exempt > 0 { (fact("of exempt keys", limit.exempt)) }
                     @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
                     @if let Some(bans) = &limit.bans {
@@ -108,9 +111,9 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
                         (fact("more refused by bans", bans.refused))
                     }
                     @if limit.keyless > 0 { (fact("without a key", limit.keyless)) }
-                    @if limit.counts.unfollowed > 0 { (fact("of keys that were not followed", limit.counts.unfollowed)) }
+                    @if counts.unfollowed > 0 { (fact("of keys that were not followed", counts.unfollowed)) }
                 }
-                @if let Some(until) = limit.counts.compared_until {
+                @if let Some(until) = counts.compared_until {
                     p.warning { "The comparison with the exact log ended at " (moment(until)) ", since it would have taken too much memory." }
                 }
                 h3 { "When" }
@@ -166,18 +169,18 @@ fn suggestions(limit: &LimitReport) -> Markup {
     }
 }
 
-fn skipped(report: &Report) -> Markup {
-    if report.skipped.first.is_empty() {
+fn skipped(skipped: &Skipped) -> Markup {
+    if skipped.first.is_empty() {
         return html! {};
     }
     html! {
         section aria-labelledby="skipped" {
             h2 id="skipped" { "Lines that were skipped" }
-            p { (report.skipped.unreadable) " cannot be read, and " (report.skipped.late) " are out of order. The first of them:" }
+            p { (skipped.unreadable) " cannot be read, and " (skipped.late) " are out of order. The first of them:" }
             table {
                 thead { tr { th scope="col" { "file" } th.number scope="col" { "line" } th scope="col" { "why" } } }
                 tbody {
-                    @for line in &report.skipped.first {
+                    @for line in &skipped.first {
                         tr { td { (line.file) } td.number { (line.line) } td { (line.why) } }
                     }
                 }

@@ -13,19 +13,20 @@ const COLUMNS: usize = 60;
 
 /// One JSON object. With `suggest`, each limit also has a section with suggested rates as text.
 pub(super) fn json(report: &Report, suggest: bool) -> String {
+    let Report { totals, skipped, .. } = report;
     let limits: Map<_, _> =
         report.limits.iter().map(|found| (found.name.clone(), limit(found, report.is_json, suggest))).collect();
     let value = json!({
-        "requests": report.totals.requests,
-        "skipped": report.skipped.all(),
-        "unreadable": report.skipped.unreadable,
-        "late": report.skipped.late,
-        "skipped_lines": report.skipped.first,
-        "from": report.totals.first.map(moment),
-        "to": report.totals.last.map(moment),
-        "unrouted": report.totals.unrouted,
-        "refused": report.totals.refused,
-        "limited": report.totals.limited,
+        "requests": totals.requests,
+        "skipped": skipped.all(),
+        "unreadable": skipped.unreadable,
+        "late": skipped.late,
+        "skipped_lines": skipped.first,
+        "from": totals.first.map(moment),
+        "to": totals.last.map(moment),
+        "unrouted": totals.unrouted,
+        "refused": totals.refused,
+        "limited": totals.limited,
         "limits": limits,
         "notes": report.notes,
         "broken": report.broken,
@@ -34,28 +35,29 @@ pub(super) fn json(report: &Report, suggest: bool) -> String {
 }
 
 fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
+    let counts = &limit.counts;
     #[expect(clippy::cast_precision_loss, reason = "it is at most 10 000")]
     let touches = |share: u64| share as f64 / 10_000.0;
     let suggested =
         limit.suggested.iter().map(|found| json!({ "touches": touches(found.share), "rates": found.rates }));
-    let columns = limit.counts.timeline.columns(COLUMNS);
+    let columns = counts.timeline.columns(COLUMNS);
     let mut value = json!({
         "rates": limit.rates,
-        "requests": limit.counts.requests,
-        "rejected": limit.counts.rejected,
+        "requests": counts.requests,
+        "rejected": counts.rejected,
         "held": limit.held.map(|(requests, longest)| json!({ "requests": requests, "longest_seconds": longest.as_secs_f64() })),
-        "overflowed": limit.counts.overflowed,
+        "overflowed": counts.overflowed,
         "exempt": limit.exempt,
         "blocked": limit.blocked,
         "without_key": limit.keyless,
         "keys": limit.keys,
         "keys_rejected": limit.keys_rejected,
-        "unfollowed": limit.counts.unfollowed,
+        "unfollowed": counts.unfollowed,
         "worst": limit.worst,
         "exact": {
-            "wrongly_admitted": limit.counts.wrongly_admitted,
-            "wrongly_rejected": limit.counts.wrongly_rejected,
-            "until": limit.counts.compared_until.map(moment),
+            "wrongly_admitted": counts.wrongly_admitted,
+            "wrongly_rejected": counts.wrongly_rejected,
+            "until": counts.compared_until.map(moment),
         },
         "suggested": suggested.collect::<Vec<_>>(),
         "when": {
@@ -78,15 +80,15 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
 }
 
 pub(super) fn toml(report: &Report) -> String {
+    let Report { totals, skipped, .. } = report;
     let mut text = String::new();
-    let (from, to) =
-        (report.totals.first.map_or("-".to_owned(), moment), report.totals.last.map_or("-".to_owned(), moment));
+    let (from, to) = (totals.first.map_or("-".to_owned(), moment), totals.last.map_or("-".to_owned(), moment));
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "# Rates for the traffic of {} requests from {from} to {to}; {} lines were skipped.",
-        report.totals.requests,
-        report.skipped.all()
+        totals.requests,
+        skipped.all()
     );
     let _ = writeln!(text, "# All other settings of a limit stay as they are.");
     for limit in &report.limits {
@@ -96,16 +98,16 @@ pub(super) fn toml(report: &Report) -> String {
 }
 
 pub(super) fn section(limit: &LimitReport) -> String {
+    let counts = &limit.counts;
     let mut text = String::new();
-    let (rejected, touched) =
-        (percent(limit.counts.rejected, limit.counts.requests), percent(limit.keys_rejected, limit.keys));
+    let (rejected, touched) = (percent(counts.rejected, counts.requests), percent(limit.keys_rejected, limit.keys));
     let _ = writeln!(text, "[limits.{}]", name(&limit.name));
     let now = limit.rates.join(", ");
     let _ = writeln!(
         text,
         "# With {}: {rejected} of {} requests rejected, {touched} of {} keys touched.",
         if now.is_empty() { "no rates" } else { &now },
-        limit.counts.requests,
+        counts.requests,
         limit.keys,
     );
     if limit.unknown.is_keyless {

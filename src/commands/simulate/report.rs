@@ -149,6 +149,11 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// `41 (0.03 %)`.
+pub(super) fn part(count: u64, whole: u64) -> String {
+    format!("{count} ({})", percent(count, whole))
+}
+
 /// `1 %`, `0.1 %`, `0.01 %` for parts of 10 000.
 pub(super) fn share(parts: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "it is at most 10 000")]
