@@ -186,12 +186,12 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote: source.status(),
         config: ArcSwap::from_pointee(config),
         shared,
-        snapshot: gateway.clone(),
+        snapshot: gateway,
         dropped_lines: logging.dropped(),
         log_level: logging.level(),
-        connections: limits.clone(),
-        tls: tls.clone(),
-        acme: acme.clone(),
+        connections: limits,
+        tls,
+        acme,
         reloads: reload_requests,
         overrides: override_requests,
         temporary: temporary.clone(),
@@ -206,7 +206,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         view.reloads_so_far.refused(clock::now(), why);
     }
     admin::start(changes.admin, view.clone())?;
-    let in_force = InForce { source, snapshot: gateway.clone(), view, listeners, stores };
+    let in_force = InForce { source, view, listeners, stores };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();
@@ -216,11 +216,9 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
-        let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
-        let readiness = in_force.view.readiness.clone();
-        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
-        workers::start(plan, gateway.clone(), done.clone())?;
+        let (stage, access_log, heartbeats) = (staged.clone(), access_log.clone(), heartbeats.clone());
+        let view = in_force.view.clone();
+        workers::start(Plan { index, listeners, stores, stage, access_log, heartbeats, view }, done.clone())?;
     }
     drop(done);
 

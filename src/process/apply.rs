@@ -6,8 +6,6 @@
 use std::io;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
 use super::service_manager::InheritedSockets;
@@ -29,7 +27,6 @@ const TOO_LONG: &str = "it took too long";
 
 pub(super) struct InForce {
     pub(super) source: ConfigSource,
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
     pub(super) listeners: Listeners,
     pub(super) stores: Stores,
@@ -50,7 +47,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is not `store`,
+    /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is another one,
     /// and its additional listeners, which accept nothing before the configuration is in force. `None` if a poll finds
     /// nothing new.
     ///
@@ -62,7 +59,6 @@ impl Candidate {
         cause: Cause,
         running: &Config,
         listeners: &OpenListeners,
-        store: Arc<Store>,
         view: &View,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, ReloadError> {
@@ -80,12 +76,10 @@ impl Candidate {
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
         let store = if running.store.is_same_place(&config.store) {
-            store
+            view.snapshot.load().store.clone()
         } else {
-            Arc::new(
-                Store::open(&config.store, shared.workers())
-                    .map_err(|error| format!("cannot open the store: {error}"))?,
-            )
+            let opened = Store::open(&config.store, shared.workers());
+            Arc::new(opened.map_err(|error| format!("cannot open the store: {error}"))?)
         };
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
@@ -168,7 +162,7 @@ impl InForce {
     /// Puts these overrides of the admin API in force, and nothing else: no file is read. In the store, only keys whose
     /// counters differ now are touched.
     pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
-        let running = self.snapshot.load();
+        let running = self.view.snapshot.load();
         if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
             self.replace(running.with_temporary(&self.config(), &self.view.shared, temporary));
         }
@@ -185,7 +179,7 @@ impl InForce {
         tell_of_gateways(running.gateways, &config, shared);
         // The rates of overrides are divided, too.
         temporary.reload(&config);
-        let snapshot = self.snapshot.load().with_temporary(&config, shared, temporary);
+        let snapshot = self.view.snapshot.load().with_temporary(&config, shared, temporary);
         shared.quota_sources().apply(&snapshot.quota_sources);
         self.replace(snapshot);
         self.view.config.store(Arc::new(config));
@@ -193,9 +187,9 @@ impl InForce {
 
     /// Keys that are counted in another way now keep their counts. Returns the previous snapshot.
     fn replace(&self, snapshot: Snapshot) -> Arc<Snapshot> {
-        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
+        let changes = snapshot::limit_changes(&self.view.snapshot.load(), &snapshot);
         snapshot.store.reload(&changes, clock::now());
-        self.snapshot.swap(Arc::new(snapshot))
+        self.view.snapshot.swap(Arc::new(snapshot))
     }
 
     /// Uses the certificates that were read again for new connections, if they differ.

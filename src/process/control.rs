@@ -65,10 +65,10 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
-        self.in_force.stores.open(&self.in_force.snapshot.load().store);
-        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
+        self.in_force.stores.open(&self.in_force.view.snapshot.load().store);
+        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.view.snapshot.clone());
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
-        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
+        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.view.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
         let acme = self.in_force.view.acme.clone();
         let (view, looked_up) = (self.in_force.view.clone(), Rc::new(Notify::new()));
@@ -117,7 +117,7 @@ impl Control {
         service_manager::stopping();
         // Callers that wait for a reload or an override learn that there will be none.
         drop((requested, waiters, overrides));
-        let InForce { view, snapshot, stores, .. } = in_force;
+        let InForce { view, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();
         let mut workers = Workers::new(view.shared.workers(), finished);
@@ -137,7 +137,7 @@ impl Control {
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
             view.shared.notices().finish(NOTICES_LIMIT).await;
-            counters_file::save(&config.store, &snapshot.load_full(), &view.shared).await;
+            counters_file::save(&config.store, &view.snapshot.load_full(), &view.shared).await;
             view.shared.exporters().finish(EXPORT_LIMIT).await;
         };
         let is_written = tokio::select! {
@@ -159,7 +159,7 @@ impl Control {
     fn sweep(&self) {
         // Log the failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Counters::Memory(memory) = self.in_force.snapshot.load().store.counters() {
+        if let Counters::Memory(memory) = self.in_force.view.snapshot.load().store.counters() {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
@@ -181,11 +181,8 @@ impl Control {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
         let (view, listeners) = (self.in_force.view.clone(), self.in_force.listeners.open());
-        let snapshot = self.in_force.snapshot.clone();
-        let load = move |is_wanted: &dyn Fn() -> bool| {
-            let store = snapshot.load().store.clone();
-            Candidate::load(&source, cause, &running, &listeners, store, &view, is_wanted)
-        };
+        let load =
+            move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, cause, &running, &listeners, &view, is_wanted);
         let was_running = self.reloads.is_running();
         match self.reloads.begin(load) {
             Ok(()) if was_running => {}
