@@ -1,13 +1,11 @@
 //! `/api/upstreams`: each server of each upstream, as JSON, and the same as metrics.
 
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily};
-use serde_json::{Value, json};
-
 use super::View;
-use super::families::{self, counter, counters, gauge, gauges, histogram, histograms};
+use super::families::{self, Family, Metric, counter, counters, gauge, gauges, histogram, histograms};
 use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
@@ -52,7 +50,7 @@ fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &Endpoi
     }
 }
 
-pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
+pub(super) fn metrics(view: &View) -> Vec<Family> {
     let upstreams = view.snapshot.load().upstreams.clone();
     let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
     let counted = |name, help, count: fn(&EndpointStatus) -> u64| {

@@ -3,22 +3,20 @@
 
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily};
-
 use super::super::View;
-use super::super::families::{counter, counters, gauge, gauged, gauges, real};
+use super::super::families::{Family, Metric, counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
 use crate::config::Cost;
 use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
-pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+pub(super) fn families(view: &View) -> Vec<Family> {
     let mut families = Vec::from(own(view));
     families.extend(tokens(view));
     families.extend(bytes(view));
     families
 }
 
-fn own(view: &View) -> [MetricFamily; 6] {
+fn own(view: &View) -> [Family; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
         counters(
@@ -73,7 +71,7 @@ fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
 }
 
 /// Of limits with costs in tokens; other limits have no such series.
-fn tokens(view: &View) -> [MetricFamily; 6] {
+fn tokens(view: &View) -> [Family; 6] {
     let config = view.config.load();
     let costs_tokens =
         |name: &str| config.limits.iter().any(|limit| limit.name == name && matches!(limit.cost, Cost::Tokens(_)));
@@ -113,7 +111,7 @@ fn tokens(view: &View) -> [MetricFamily; 6] {
 }
 
 /// Of limits with costs in bytes; other limits have no such series.
-fn bytes(view: &View) -> [MetricFamily; 2] {
+fn bytes(view: &View) -> [Family; 2] {
     let config = view.config.load();
     let counts = |name: &str| config.limits.iter().any(|limit| limit.name == name && limit.counts_bytes());
     let limits: Vec<Arc<LimitMetrics>> = view.shared.limits().into_iter().filter(|limit| counts(&limit.name)).collect();

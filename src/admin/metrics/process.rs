@@ -3,19 +3,17 @@
 //!
 //! Those of the system come from `/proc`, so only Linux has them. What cannot be read is left out.
 
-use prometheus::proto::MetricFamily;
-
 use super::super::View;
 use super::super::dashboard::{ReloadNumbers, State};
-use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
+use super::super::families::{Family, counted, counter, counters, gauge, gauged, gauges, whole};
 
-pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+pub(super) fn families(view: &View) -> Vec<Family> {
     let mut families = Vec::from(own(view));
     families.extend(system());
     families
 }
 
-fn own(view: &View) -> [MetricFamily; 10] {
+fn own(view: &View) -> [Family; 10] {
     let (reloads, certificates) = (view.reloads_so_far.numbers(), view.certificate_reloads.numbers());
     let results = |numbers: &ReloadNumbers| {
         [counter(numbers.ok, &[("result", "ok")]), counter(numbers.refused, &[("result", "refused")])]
@@ -68,7 +66,7 @@ fn own(view: &View) -> [MetricFamily; 10] {
 }
 
 /// Of the use of the system.
-fn system() -> Vec<MetricFamily> {
+fn system() -> Vec<Family> {
     #[cfg(target_os = "linux")]
     return linux::families().unwrap_or_default();
     #[cfg(not(target_os = "linux"))]
@@ -79,12 +77,11 @@ fn system() -> Vec<MetricFamily> {
 mod linux {
     use procfs::process::{LimitValue, Process};
     use procfs::{ProcResult, WithCurrentSystemInfo, boot_time_secs, ticks_per_second};
-    use prometheus::proto::MetricFamily;
 
-    use super::super::super::families::{counters, gauges, real, sum};
+    use super::super::super::families::{Family, counters, gauges, real};
 
     #[expect(clippy::cast_precision_loss, reason = "ticks, seconds and bytes stay below 2^53")]
-    pub(super) fn families() -> ProcResult<Vec<MetricFamily>> {
+    pub(super) fn families() -> ProcResult<Vec<Family>> {
         let process = Process::myself()?;
         let (stat, ticks) = (process.stat()?, ticks_per_second() as f64);
         let gauged =
@@ -98,7 +95,7 @@ mod linux {
             counters(
                 "process_cpu_seconds_total",
                 "Processor time that the process has used, in its own code and in the system.",
-                [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
+                [real((stat.utime + stat.stime) as f64 / ticks, &[])],
             ),
             gauged(
                 "process_resident_memory_bytes",
