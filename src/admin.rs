@@ -200,10 +200,13 @@ impl<'a> Resource<'a> {
             "/api/drain" => Some(Self::Drain),
             "/api/log-level" => Some(Self::LogLevel),
             _ => {
-                let of_limit = path.strip_prefix("/api/limits/")?;
-                let key = KeyPath::new(of_limit).map(Self::Key);
-                let bans = || LimitPath::with_list(of_limit, "bans").map(Self::Bans);
-                key.or_else(bans).or_else(|| LimitPath::with_list(of_limit, "overrides").map(Self::Overrides))
+                let (limit, list) = path.strip_prefix("/api/limits/")?.split_once('/')?;
+                let limit = LimitPath(limit);
+                Some(match list {
+                    "bans" => Self::Bans(limit),
+                    "overrides" => Self::Overrides(limit),
+                    _ => Self::Key(KeyPath { limit, key: list.strip_prefix("keys/")? }),
+                })
             }
         }
     }
@@ -368,4 +371,20 @@ fn json(value: &Value) -> LocalResponse {
     let mut text = value.to_string();
     text.push('\n');
     respond::with_body(StatusCode::OK, JSON, Bytes::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_a_limit_and_what_is_asked_of_it() {
+        let at = |of_limit: &str| Resource::at(&format!("/api/limits/{of_limit}")).map(|found| format!("{found:?}"));
+        let shown = |found: Resource<'_>| Some(format!("{found:?}"));
+        assert_eq!(at("a%2Fb/bans"), shown(Resource::Bans(LimitPath("a%2Fb"))));
+        assert_eq!(at("l/overrides"), shown(Resource::Overrides(LimitPath("l"))));
+        let key = KeyPath { limit: LimitPath("l"), key: "a/keys/bans" };
+        assert_eq!(at("l/keys/a/keys/bans"), shown(Resource::Key(key)));
+        assert_eq!(["l/ban", "l/bans/", "l/x/bans", "bans", "l/keys"].map(at), [const { None }; 5]);
+    }
 }

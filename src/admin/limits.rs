@@ -182,21 +182,9 @@ pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[V
 
 /// The name of a limit in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LimitPath<'a>(&'a str);
+pub(super) struct LimitPath<'a>(pub(super) &'a str);
 
 impl<'a> LimitPath<'a> {
-    /// Reads `{limit}/{list}`.
-    pub(super) fn with_list(path: &'a str, list: &str) -> Option<Self> {
-        let (limit, named) = path.split_once('/')?;
-        (named == list).then_some(Self(limit))
-    }
-
-    /// Reads `{limit}/keys/{key}`, where the key may be any text.
-    pub(super) fn with_key(path: &'a str) -> Option<(Self, &'a str)> {
-        let (limit, key) = path.split_once("/keys/")?;
-        Some((Self(limit), key))
-    }
-
     pub(super) fn find(self, config: &Config) -> Option<&Limit> {
         let name = self.name();
         config.limits.iter().find(|limit| limit.name == name)
@@ -264,16 +252,5 @@ mod tests {
         assert!(refused.iter().all(|count| *count > 0), "{shown:?}");
         assert_eq!(shown.refused(), refused.iter().sum::<u64>());
         assert_eq!(decisions(None).0.values().sum::<u64>(), 0);
-    }
-
-    #[test]
-    fn a_path_names_a_limit_and_what_is_asked_of_it() {
-        let list = |path| LimitPath::with_list(path, "bans").map(|LimitPath(limit)| limit);
-        assert_eq!(
-            ["l/bans", "a%2Fb/bans", "l/ban", "l/bans/", "l/x/bans", "bans"].map(list),
-            [Some("l"), Some("a%2Fb"), None, None, None, None]
-        );
-        assert_eq!(LimitPath::with_key("l/keys/a/keys/bans"), Some((LimitPath("l"), "a/keys/bans")));
-        assert_eq!(LimitPath::with_key("l/bans"), None);
     }
 }
