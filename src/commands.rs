@@ -123,8 +123,7 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
         None => {
             let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
             // If the source is away, a supervisor may try again.
-            let no_start =
-                |why: NoStart| Failure { text: why.to_string(), code: if why.is_away { FAILED } else { INVALID } };
+            let no_start = |NoStart { text, is_away }| Failure { text, code: if is_away { FAILED } else { INVALID } };
             let loaded = load_first(&source).map_err(no_start)?;
             serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
         }

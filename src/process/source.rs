@@ -44,9 +44,8 @@ pub struct Loaded {
 
 #[derive(Debug)]
 pub struct NoStart {
-    pub problems: Problems,
-    /// `None` if there is no copy.
-    pub copy: Option<String>,
+    /// Why there is no configuration.
+    pub text: String,
     /// Whether the source could not be asked, so that a later start may succeed with the same command line.
     pub is_away: bool,
 }
@@ -65,17 +64,7 @@ impl From<(Config, RemoteDocument)> for Loaded {
 
 impl From<Problems> for NoStart {
     fn from(problems: Problems) -> Self {
-        Self { problems, copy: None, is_away: false }
-    }
-}
-
-impl fmt::Display for NoStart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problems.fmt(f)?;
-        match &self.copy {
-            Some(why) => write!(f, "\n\nthe last good copy cannot be used either: {why}"),
-            None => Ok(()),
-        }
+        Self { text: problems.to_string(), is_away: false }
     }
 }
 
@@ -116,16 +105,12 @@ impl ConfigSource {
             Ok(loaded) => return Ok(loaded),
             Err(problems) => problems,
         };
-        let copy = match self {
-            Self::Path(_) | Self::Once(_) => Ok(None),
-            Self::Remote(remote) => remote.load_copy(),
+        let text = match self.remote().map_or(Ok(None), Remote::load_copy) {
+            Ok(Some(config)) => return Ok(Loaded { instead_of: Some(problems), ..config.into() }),
+            Ok(None) => problems.to_string(),
+            Err(why) => format!("{problems}\n\nthe last good copy cannot be used either: {why}"),
         };
-        let is_away = self.remote().is_some_and(|remote| remote.error().is_some());
-        match copy {
-            Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
-            Ok(None) => Err(NoStart { problems, copy: None, is_away }),
-            Err(why) => Err(NoStart { problems, copy: Some(why), is_away }),
-        }
+        Err(NoStart { text, is_away: self.remote().is_some_and(|remote| remote.error().is_some()) })
     }
 
     /// Loads `[admin]` alone, for commands that ask a running gateway: the rest of the text may have become wrong meanwhile.
