@@ -1,7 +1,7 @@
 //! Runs the command line, with its output and its exit codes.
 
 mod cli;
-pub mod explain;
+mod explain;
 pub mod simulate;
 mod top;
 mod probe;
@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use http::{Method, Request};
 
 use crate::admin::describe;
 use crate::base::clock;
@@ -29,10 +28,8 @@ use crate::proxy::log;
 use crate::sources::acme;
 
 use admin_client::{AdminClient, TOKEN_VARIABLE, TokenSource};
-use cli::{Cli, Command, Explain, Simulate, Top};
-use explain::Question;
+use cli::{Cli, Command, Simulate, Top};
 use probe::Probe;
-use simulate::Format;
 use source::Options;
 
 const INVALID: u8 = 2;
@@ -118,7 +115,9 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
         Some(Command::Check { json, against, .. }) => {
             checked(load(&source)?, source::state(&options).as_deref(), *json, against.clone())
         }
-        Some(Command::Explain(asked)) => explained(&load(&source)?, asked),
+        Some(Command::Explain(asked)) => {
+            explain::explain(&load(&source)?, asked).map(|text| printed(&text)).map_err(Failure::invalid)
+        }
         Some(Command::Simulate(asked)) => simulated(&load(&source)?, asked),
         None => {
             let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
@@ -182,15 +181,6 @@ fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
     })
 }
 
-fn explained(config: &Config, asked: &Explain) -> Result<ExitCode, Failure> {
-    let (mut head, ()) = Request::new(()).into_parts();
-    let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
-    (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
-    head.headers.extend(asked.header.iter().cloned());
-    let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
-    explain::explain(config, question).map(|text| printed(&text)).map_err(Failure::invalid)
-}
-
 fn simulated(config: &Config, asked: &Simulate) -> Result<ExitCode, Failure> {
     // Reports a file that cannot be written before all logs are read.
     if let Some(path) = &asked.html
@@ -202,15 +192,14 @@ fn simulated(config: &Config, asked: &Simulate) -> Result<ExitCode, Failure> {
     let question =
         simulate::Question { logs: logs.clone(), fields: field.clone(), reorder: *reorder, host: host.clone() };
     let report = simulate::simulate(config, &question).map_err(Failure::invalid)?;
-    let format = match (json, suggest) {
-        (true, suggest) => Format::Json { suggest: *suggest },
-        (false, true) => Format::Toml,
-        (false, false) => Format::Text,
-    };
-    let _ = std::io::stdout().write_all(report.write(format).as_bytes());
+    printed(&match (json, suggest) {
+        (true, suggest) => simulate::json(&report, *suggest),
+        (false, true) => simulate::toml(&report),
+        (false, false) => simulate::text(&report),
+    });
     let mut problems: Vec<_> = report.broken().to_vec();
     if let Some(path) = &asked.html
-        && let Err(error) = std::fs::write(path, report.write(Format::Html))
+        && let Err(error) = std::fs::write(path, simulate::html(&report))
     {
         problems.push(format!("{} cannot be written: {error}", path.display()));
     }

@@ -37,7 +37,10 @@ use crate::store::Store;
 use crate::store::memory::Memory;
 
 pub use fields::{Attribute, Field};
+pub use html::html;
+pub use machine_readable::{json, toml};
 pub use report::Report;
+pub use text::text;
 
 /// Requests that are read before the first decision, to learn what the log has.
 const LOOK_AHEAD: usize = 100_000;
@@ -55,30 +58,6 @@ pub struct Question {
     pub reorder: Duration,
     /// For requests whose line names no host.
     pub host: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Text,
-    /// One JSON object.
-    Json {
-        /// Whether each limit has the section that [`Format::Toml`] writes.
-        suggest: bool,
-    },
-    /// Sections with suggested rates for the configuration.
-    Toml,
-    Html,
-}
-
-impl Report {
-    pub fn write(&self, format: Format) -> String {
-        match format {
-            Format::Text => text::text(self),
-            Format::Json { suggest } => machine_readable::json(self, suggest),
-            Format::Toml => machine_readable::toml(self),
-            Format::Html => html::html(self),
-        }
-    }
 }
 
 /// Decides the requests of the logs.

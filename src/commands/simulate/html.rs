@@ -33,7 +33,7 @@ svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft);
 .warning { border-left: 4px solid var(--rejected); padding-left: .75rem; }
 ";
 
-pub(super) fn html(report: &Report) -> String {
+pub fn html(report: &Report) -> String {
     let title = "What the limits would have done";
     let page = html! {
         (DOCTYPE)

@@ -12,7 +12,7 @@ use super::report::{LimitReport, Report, USUAL_SHARE, moment, percent, share};
 const COLUMNS: usize = 60;
 
 /// One JSON object. With `suggest`, each limit also has a section with suggested rates as text.
-pub(super) fn json(report: &Report, suggest: bool) -> String {
+pub fn json(report: &Report, suggest: bool) -> String {
     let Report { totals, skipped, .. } = report;
     let limits: Map<_, _> =
         report.limits.iter().map(|found| (found.name.clone(), limit(found, report.is_json, suggest))).collect();
@@ -79,7 +79,8 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
     value
 }
 
-pub(super) fn toml(report: &Report) -> String {
+/// Sections with suggested rates for the configuration.
+pub fn toml(report: &Report) -> String {
     let Report { totals, skipped, .. } = report;
     let mut text = String::new();
     let (from, to) = (totals.first.map_or("-".to_owned(), moment), totals.last.map_or("-".to_owned(), moment));
@@ -97,7 +98,7 @@ pub(super) fn toml(report: &Report) -> String {
     text
 }
 
-pub(super) fn section(limit: &LimitReport) -> String {
+fn section(limit: &LimitReport) -> String {
     let counts = &limit.counts;
     let mut text = String::new();
     let (rejected, touched) = (percent(counts.rejected, counts.requests), percent(limit.keys_rejected, limit.keys));

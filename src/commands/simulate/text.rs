@@ -10,7 +10,7 @@ use crate::base::units;
 
 const COLUMNS: usize = 60;
 
-pub(super) fn text(report: &Report) -> String {
+pub fn text(report: &Report) -> String {
     let mut lines = Vec::new();
     let totals = &report.totals;
     lines.push(match totals.first.zip(totals.last) {
