@@ -88,7 +88,8 @@ pub struct View {
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
-    pub temporary: Arc<Mutex<TemporaryOverrides>>,
+    /// Overrides of the admin API. The control thread changes them.
+    pub temporary: Mutex<TemporaryOverrides>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: Arc<KeyMask>,
     pub readiness: Arc<Readiness>,

@@ -36,7 +36,6 @@ use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogOutput;
-use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, Stage, TrafficLimits};
 use crate::sources::acme::AcmeSources;
 use crate::sources::jwks;
@@ -46,7 +45,6 @@ use apply::{InForce, share_first, start_echo, warn, warn_of_source};
 use control::Control;
 use file_watch::Watches;
 use listeners::Listeners;
-use overrides::Overrides;
 use reload::{Polls, Reloads, Waiters};
 use service_manager::{InheritedSockets, Watchdog};
 use signals::{EarlySignals, Signals};
@@ -179,7 +177,6 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote.keep(document);
         remote.applied(document);
     }
-    let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: source.to_string(),
@@ -194,7 +191,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         acme,
         reloads: reload_requests,
         overrides: override_requests,
-        temporary: temporary.clone(),
+        temporary: Mutex::default(),
         key_mask,
         readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
@@ -228,7 +225,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         polls,
         requested,
         waiters,
-        overrides: Overrides::new(temporary, overrides_requested),
+        overrides: overrides_requested,
         watches,
         reloading_since: read_since,
         access_log: logging.access(),

@@ -110,18 +110,20 @@ impl InForce {
 
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they began. The overrides of the
     /// admin API stay if their limits can still have them.
-    pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
+    pub(super) fn apply(&mut self, candidate: Candidate) {
         let Candidate { mut config, document, mut snapshot, overrides, listeners, tls, certificate } = candidate;
         config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
         // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
+        let mut temporary = self.view.temporary.lock();
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit no longer has such a key or such rates";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
         }
         if is_divided || !temporary.is_empty() {
-            snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
+            snapshot = snapshot.with_temporary(&config, &self.view.shared, &temporary);
         }
+        drop(temporary);
         snapshot.resolve();
         self.view.shared.keep_only(&snapshot);
         self.view.shared.gateways().keep_only(config.store.share());
@@ -169,7 +171,7 @@ impl InForce {
     }
 
     /// Divides the limits among the gateways again, if their number has changed. Counts go on.
-    pub(super) fn share_again(&self, temporary: &mut TemporaryOverrides) {
+    pub(super) fn share_again(&self) {
         let (running, shared) = (self.config(), &self.view.shared);
         if shared.gateways().number(running.store.share()) == running.gateways {
             return;
@@ -178,8 +180,9 @@ impl InForce {
         share(&mut config, shared);
         tell_of_gateways(running.gateways, &config, shared);
         // The rates of overrides are divided, too.
+        let mut temporary = self.view.temporary.lock();
         temporary.reload(&config);
-        let snapshot = self.view.snapshot.load().with_temporary(&config, shared, temporary);
+        let snapshot = self.view.snapshot.load().with_temporary(&config, shared, &temporary);
         shared.quota_sources().apply(&snapshot.quota_sources);
         self.replace(snapshot);
         self.view.config.store(Arc::new(config));

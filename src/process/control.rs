@@ -14,13 +14,13 @@ use tokio::time::{Instant, Interval, sleep, timeout};
 use super::apply::{Candidate, InForce, tell_of_gateways};
 use super::counters_file;
 use super::file_watch::Watches;
-use super::overrides::Overrides;
+use super::overrides;
 use super::reload::{Cause, Ended, Polls, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{SignalAction, Signals};
 use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
-use crate::admin::ReloadAnswer;
+use crate::admin::{OverrideRequest, ReloadAnswer};
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, PerWorker};
 use crate::config::{self, Config, ReloadError, Tls};
@@ -49,7 +49,8 @@ pub(super) struct Control {
     /// Reloads that the admin API requests.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
-    pub(super) overrides: Overrides,
+    /// Changes of overrides that the admin API requests.
+    pub(super) overrides: mpsc::Receiver<OverrideRequest>,
     pub(super) watches: Watches,
     pub(super) watchdog: Watchdog,
     /// Each worker adds one every second.
@@ -94,8 +95,10 @@ impl Control {
                     self.reload();
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
-                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
-                () = looked_up.notified() => self.in_force.share_again(&mut self.overrides.temporary()),
+                requests = overrides::due(&mut self.overrides, &self.in_force.view.temporary) => {
+                    overrides::apply(requests, &self.in_force);
+                }
+                () = looked_up.notified() => self.in_force.share_again(),
                 () = acme.changed() => self.in_force.use_issued(),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
@@ -201,7 +204,7 @@ impl Control {
         let result = ended.result.map(|candidate| {
             match candidate {
                 Some(candidate) => {
-                    self.in_force.apply(candidate, &mut self.overrides.temporary());
+                    self.in_force.apply(candidate);
                     // The certificates that are being read may belong to the previous configuration.
                     if self.tls_reloads.is_running() {
                         self.reload_certificates();

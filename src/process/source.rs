@@ -20,7 +20,7 @@ use crate::admin::RemoteStatus;
 use crate::config::regular_file::{self, MAX_BYTES};
 use crate::config::{Admin, Config, Document, Problems};
 
-pub(super) use folder::{Version, files as folder_files};
+pub(super) use folder::{files as folder_files, version};
 pub use remote::Remote;
 pub(super) use remote::RemoteDocument;
 

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,7 +39,8 @@ pub struct Remote {
     every: Duration,
     /// `None` if there is no folder for it.
     copy: Option<CopyFile>,
-    is_writing: Arc<AtomicBool>,
+    /// Locked while the copy is being written, which a disk may delay.
+    writing: Arc<Mutex<()>>,
     state: Mutex<State>,
     /// Shared with the admin thread, which only reads.
     pub(super) status: Arc<Mutex<RemoteStatus>>,
@@ -70,7 +70,7 @@ impl Remote {
         let location = Location::new(url, token)?;
         let copy = state.map(|folder| CopyFile::new(folder, location.identity()));
         let status = Arc::new(Mutex::new(RemoteStatus { every, ..RemoteStatus::default() }));
-        Ok(Self { location, every, copy, is_writing: Arc::default(), state: Mutex::default(), status })
+        Ok(Self { location, every, copy, writing: Arc::default(), state: Mutex::default(), status })
     }
 
     pub fn every(&self) -> Duration {
@@ -145,21 +145,15 @@ impl Remote {
     pub fn keep(&self, document: &RemoteDocument) {
         let Some(copy) = self.copy.clone() else { return };
         let path = copy.path().display().to_string();
-        let (text, is_writing) = (document.text.clone(), self.is_writing.clone());
-        let write = || {
-            if is_writing.swap(true, Ordering::Relaxed) {
+        let (text, writing) = (document.text.clone(), self.writing.clone());
+        let written = Background::start("copy", WRITE_LIMIT, move |_| {
+            let Some(_alone) = writing.try_lock() else {
                 return Err(io::Error::other("the previous one is still being written"));
-            }
-            let writing = is_writing.clone();
-            let written = Background::start("copy", WRITE_LIMIT, move |_| {
-                let is_same = copy.read(MAX_BYTES).is_ok_and(|known| known.is_some_and(|known| known.text == text));
-                let written = if is_same { Ok(()) } else { copy.write(&text, clock::now()) };
-                writing.store(false, Ordering::Relaxed);
-                written
-            });
-            written.inspect_err(|_| is_writing.store(false, Ordering::Relaxed))?.wait()?
-        };
-        if let Err(error) = write() {
+            };
+            let is_same = copy.read(MAX_BYTES).is_ok_and(|known| known.is_some_and(|known| known.text == text));
+            if is_same { Ok(()) } else { copy.write(&text, clock::now()) }
+        });
+        if let Err(error) = written.and_then(Background::wait).flatten() {
             tracing::warn!(file = path, %error, "cannot keep a copy of the configuration");
         }
     }
