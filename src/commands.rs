@@ -28,7 +28,7 @@ use crate::proxy::log;
 use crate::sources::acme;
 
 use admin_client::{AdminClient, TOKEN_VARIABLE, TokenSource};
-use cli::{Cli, Command, Simulate, Top};
+use cli::{Cli, Command, Top};
 use probe::Probe;
 use source::Options;
 
@@ -91,7 +91,7 @@ pub fn run() -> ExitCode {
     })
 }
 
-fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Result<ExitCode, Failure> {
+fn try_run(Cli { config, options, command }: Cli) -> Result<ExitCode, Failure> {
     let name = match (config, &command) {
         (Some(_), Some(Command::Top(_))) => {
             return Err(Failure::invalid("top reads no configuration: name the gateway with --admin"));
@@ -103,7 +103,6 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (name, _) => name.unwrap_or(OsString::from("gateway.toml")),
     };
-    let options = Options { every: config_every, state: state_dir, watch };
     let source = source::named(name, &options).map_err(Failure::invalid)?;
     let read_since = clock::now();
     match &command {
@@ -124,7 +123,7 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
             // If the source is away, a supervisor may try again.
             let no_start = |NoStart { text, is_away }| Failure { text, code: if is_away { FAILED } else { INVALID } };
             let loaded = load_first(&source).map_err(no_start)?;
-            serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
+            serve(prepared, Start { source, loaded, read_since, watch: options.watch, state: source::state(&options) })
         }
     }
 }
@@ -163,7 +162,7 @@ fn probed(source: &ConfigSource, probe: Probe) -> Result<ExitCode, Failure> {
 
 fn topped(asked: &Top) -> Result<ExitCode, Failure> {
     let token = TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE));
-    let client = AdminClient::new(asked.admin.clone(), token.map_err(Failure::invalid)?);
+    let client = AdminClient::new(asked.admin.clone(), token.map_err(Failure::invalid)?, None);
     top::run(&client).map_err(|error| Failure::other(format!("error: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -181,23 +180,20 @@ fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
     })
 }
 
-fn simulated(config: &Config, asked: &Simulate) -> Result<ExitCode, Failure> {
+fn simulated(config: &Config, asked: &simulate::Arguments) -> Result<ExitCode, Failure> {
     // Reports a file that cannot be written before all logs are read.
     if let Some(path) = &asked.html
         && let Err(error) = File::options().write(true).create(true).truncate(false).open(path)
     {
         return Err(Failure::invalid(format!("{} cannot be written: {error}", path.display())));
     }
-    let Simulate { json, suggest, field, reorder, host, logs, .. } = asked;
-    let question =
-        simulate::Question { logs: logs.clone(), fields: field.clone(), reorder: *reorder, host: host.clone() };
-    let report = simulate::simulate(config, &question).map_err(Failure::invalid)?;
-    printed(&match (json, suggest) {
-        (true, suggest) => simulate::json(&report, *suggest),
+    let report = simulate::simulate(config, asked).map_err(Failure::invalid)?;
+    printed(&match (asked.json, asked.suggest) {
+        (true, suggest) => simulate::json(&report, suggest),
         (false, true) => simulate::toml(&report),
         (false, false) => simulate::text(&report),
     });
-    let mut problems: Vec<_> = report.broken().to_vec();
+    let mut problems = report.broken.clone();
     if let Some(path) = &asked.html
         && let Err(error) = std::fs::write(path, simulate::html(&report))
     {

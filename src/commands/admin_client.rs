@@ -40,14 +40,9 @@ pub struct AdminResponse {
 }
 
 impl AdminClient {
-    pub fn new(location: AdminLocation, token: TokenSource) -> Self {
-        Self { location, token, tls: None }
-    }
-
-    /// Trusts these certificates instead of the system's authorities.
-    #[must_use]
-    pub fn with_tls(self, tls: ConnectorTls) -> Self {
-        Self { tls: Some(tls), ..self }
+    /// Trusts the certificates of `tls`, or the system's authorities.
+    pub fn new(location: AdminLocation, token: TokenSource, tls: Option<ConnectorTls>) -> Self {
+        Self { location, token, tls }
     }
 
     pub fn location(&self) -> &AdminLocation {

@@ -39,12 +39,9 @@ impl Probe {
             )
         })?;
         let system = |error: io::Error| Failure::other(format!("error: cannot ask the gateway: {error}"));
-        let mut client = AdminClient::new(location, TokenSource::None);
-        if let Some(tls) = &admin.tls {
-            // The certificate of the gateway need not have the address that the probe uses.
-            let tls = ConnectorTls::pinned(&tls.settings.identities);
-            client = client.with_tls(tls.map_err(io::Error::other).map_err(system)?);
-        }
+        // The certificate of the gateway need not have the address that the probe uses.
+        let tls = admin.tls.as_ref().map(|tls| ConnectorTls::pinned(&tls.settings.identities)).transpose();
+        let client = AdminClient::new(location, TokenSource::None, tls.map_err(io::Error::other).map_err(system)?);
         let runtime = Builder::new_current_thread().enable_all().build().map_err(system)?;
         let path = match self {
             Self::Live => "/healthz",

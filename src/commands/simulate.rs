@@ -18,6 +18,7 @@ mod machine_readable;
 mod text;
 mod html;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::path::PathBuf;
@@ -32,7 +33,9 @@ use notes::Notes;
 use replay::Replay;
 use report::LimitReport;
 
+use crate::base::units;
 use crate::config::{self, Config, OnLimit, Role};
+use crate::request::route;
 use crate::store::Store;
 use crate::store::memory::Memory;
 
@@ -50,35 +53,50 @@ const MAX_KEYS: usize = 8 << 20;
 /// In bytes, for these counters.
 const MAX_MEMORY: usize = 2 << 30;
 
-pub struct Question {
-    /// `-` is standard input.
-    pub logs: Vec<PathBuf>,
-    pub fields: Vec<Field>,
-    /// How much later than others a line may be.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write one page with charts, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print sections to paste, with rates that would have touched few keys. With --json, they are part of the object.
+    #[arg(long)]
+    pub suggest: bool,
+    /// The field of JSON lines with the client, time, method, path, host, status, cost or header:NAME; can be repeated.
+    #[arg(long, value_name = "NAME=FIELD")]
+    pub field: Vec<Field>,
+    /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
     pub reorder: Duration,
-    /// For requests whose line names no host.
+    /// The host of requests whose lines name none [default: that of the routes, if they have only one].
+    #[arg(long, value_name = "HOST", value_parser = host)]
     pub host: Option<String>,
+    /// The logs, in any order; `-` is standard input.
+    #[arg(required = true, value_name = "LOG")]
+    pub logs: Vec<PathBuf>,
 }
 
 /// Decides the requests of the logs.
 ///
 /// # Errors
 /// A message, if there is nothing to simulate or a log cannot be opened.
-pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> {
+pub fn simulate(config: &Config, asked: &Arguments) -> Result<Report, String> {
     if config.routes.iter().all(|route| route.limits.is_empty()) {
         return Err("no route has limits, so there is nothing to simulate".to_owned());
     }
-    for (place, field) in question.fields.iter().enumerate() {
-        if question.fields.iter().take(place).any(|other| other.attribute == field.attribute) {
+    for (place, field) in asked.field.iter().enumerate() {
+        if asked.field.iter().take(place).any(|other| other.attribute == field.attribute) {
             return Err(format!("--field {} is given twice", field.attribute));
         }
     }
     let needs = Needs::of(config);
-    let names = FieldNames::new(&needs.headers, &question.fields);
-    let bar = progress_bar(&question.logs);
-    let mut input = Input::new(open(&question.logs, &bar)?, needs.clone(), names, question.reorder);
+    let names = FieldNames::new(&needs.headers, &asked.field);
+    let bar = progress_bar(&asked.logs);
+    let mut input = Input::new(open(&asked.logs, &bar)?, needs.clone(), names, asked.reorder);
     input.look_ahead(LOOK_AHEAD);
-    let default_host = question.host.as_deref().or_else(|| only_host(config));
+    let default_host = asked.host.as_deref().or_else(|| only_host(config));
     let unknown = |input: &Input| -> Vec<Unknown> {
         config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, default_host.is_some())).collect()
     };
@@ -98,7 +116,7 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
         Some(LimitReport::new(limit, unknown, replay.limits.get(place)?, replay.metrics(&limit.name)))
     };
     let limits = config.limits.iter().zip(at_last).enumerate().filter_map(limit).collect();
-    let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &question.fields, default_host };
+    let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &asked.field, default_host };
     let notes = notes.all();
     Ok(Report {
         totals: replay.totals,
@@ -108,6 +126,19 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
         broken: input.broken,
         is_json: input.seen.json,
     })
+}
+
+const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
+
+fn reorder(text: &str) -> Result<Duration, String> {
+    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
+    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
+    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
 }
 
 /// The error names all logs that cannot be opened.

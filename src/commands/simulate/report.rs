@@ -25,7 +25,7 @@ pub struct Report {
     /// What the numbers do not say.
     pub(super) notes: Vec<String>,
     /// Why logs could not be read to their ends.
-    pub(super) broken: Vec<String>,
+    pub broken: Vec<String>,
     /// Whether lines are JSON, so that the user can name fields.
     pub(super) is_json: bool,
 }
@@ -73,13 +73,6 @@ pub(super) struct Suggestion {
     /// In parts of 10 000.
     pub(super) share: u64,
     pub(super) rates: Vec<String>,
-}
-
-impl Report {
-    /// Why logs could not be read to their ends. Then the report covers only what was read.
-    pub fn broken(&self) -> &[String] {
-        &self.broken
-    }
 }
 
 impl LimitReport {
