@@ -126,17 +126,12 @@ impl ConfigSource {
     }
 
     pub fn unreadable(&self, error: &io::Error) -> Problems {
-        match self {
-            Self::Path(path) => Problems::unreadable(path, error),
-            Self::Once(once) => {
-                let message = format!("cannot read the configuration: {error}");
-                Problems::without_text(&once.name(), message, "let the program that writes it finish")
-            }
-            Self::Remote(remote) => {
-                let help = "check that its server answers at this URL";
-                Problems::without_text(&remote.to_string(), format!("cannot read the configuration: {error}"), help)
-            }
-        }
+        let help = match self {
+            Self::Path(path) => return Problems::unreadable(path, error),
+            Self::Once(_) => "let the program that writes it finish",
+            Self::Remote(_) => "check that its server answers at this URL",
+        };
+        Problems::without_text(&self.to_string(), format!("cannot read the configuration: {error}"), help)
     }
 
     /// `None` if the source is no server.
