@@ -63,35 +63,18 @@ impl Lines {
     /// `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Text<'_>>> {
         self.line.clear();
-        let mut is_long = false;
-        loop {
-            let available = match self.reader.fill_buf() {
-                Ok(available) => available,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if available.is_empty() {
-                if self.line.is_empty() && !is_long {
-                    return Ok(None);
-                }
-                break;
-            }
-            let end = memchr::memchr(b'\n', available);
-            let part = available.get(..end.unwrap_or(available.len())).unwrap_or_default();
-            is_long |= self.line.len() + part.len() > MAX_LINE;
-            if !is_long {
-                self.line.extend_from_slice(part);
-            }
-            let used = part.len() + usize::from(end.is_some());
-            self.reader.consume(used);
-            if end.is_some() {
-                break;
-            }
+        let with_end = MAX_LINE + 1;
+        if self.reader.by_ref().take(with_end as u64).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(None);
         }
         self.number += 1;
-        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-        let line = if self.number == 1 { without_mark(line) } else { line };
-        Ok(Some(if is_long { Text::Long } else { Text::Whole(line) }))
+        if self.line.len() == with_end && !self.line.ends_with(b"\n") {
+            self.reader.skip_until(b'\n')?;
+            return Ok(Some(Text::Long));
+        }
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Ok(Some(Text::Whole(if self.number == 1 { without_mark(line) } else { line })))
     }
 }
 
