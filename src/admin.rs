@@ -306,7 +306,7 @@ async fn respond(
         Resource::Readiness => readiness(view),
         Resource::Metrics => metrics::respond(view),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
-        Resource::Upstreams => json(&upstreams::describe_all(view)),
+        Resource::Upstreams => json(&json!({ "upstreams": upstreams::list(view) })),
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),

@@ -1,6 +1,5 @@
 //! `/api/upstreams`: each server of each upstream, as JSON, and the same as metrics.
 
-use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,10 +8,6 @@ use super::families::{self, Family, Metric, counter, counters, gauge, gauges, hi
 use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
-
-pub(super) fn describe_all(view: &View) -> Value {
-    json!({ "upstreams": list(view) })
-}
 
 pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
     view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect()
