@@ -190,7 +190,7 @@ fn not_connected(error: ConnectError) -> String {
 }
 
 fn broken(error: &hyper::Error) -> String {
-    let is_of_system = error.source().is_some_and(|source| source.is::<io::Error>());
+    let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
     if is_of_system || error.is_incomplete_message() {
         return closed(error);
     }

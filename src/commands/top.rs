@@ -47,10 +47,10 @@ pub(super) fn run(client: &AdminClient) -> Result<(), String> {
                    admin listener";
         return Err(why.to_owned());
     }
-    block_on(watch(client)).map_err(cannot_start)?
+    block_on(watch(client)).map_err(|error| cannot_start(&error))?
 }
 
-fn cannot_start(error: io::Error) -> String {
+fn cannot_start(error: &io::Error) -> String {
     format!("cannot start: {error}")
 }
 
@@ -68,7 +68,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 }
 
 async fn watch(client: &AdminClient) -> Result<(), String> {
-    let mut stop = std::pin::pin!(stop_signal().map_err(cannot_start)?);
+    let mut stop = std::pin::pin!(stop_signal().map_err(|error| cannot_start(&error))?);
     let address = client.location().to_string();
     // Errors from before the screen appear like those of any command.
     let mut feed = Feed::new(client);
