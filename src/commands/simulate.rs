@@ -98,7 +98,7 @@ pub fn simulate(config: &Config, asked: &Arguments) -> Result<Report, String> {
     input.look_ahead(LOOK_AHEAD);
     let default_host = asked.host.as_deref().or_else(|| only_host(config));
     let unknown = |input: &Input| -> Vec<Unknown> {
-        config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, default_host.is_some())).collect()
+        config.limits.iter().map(|limit| input.seen.unknown(limit, default_host.is_some())).collect()
     };
     let at_first = unknown(&input);
     let keyless =

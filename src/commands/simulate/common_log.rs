@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn needs() -> Needs {
-        Needs { headers: vec![header::USER_AGENT], client: true }
+        Needs { headers: [header::USER_AGENT].into(), client: true }
     }
 
     fn line(text: &str) -> Result<Box<Record>, Unreadable> {

@@ -1,5 +1,6 @@
 //! Which fields of a JSON line have which attributes: by default the names of common proxies, or those of `--field`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -103,7 +104,7 @@ pub(super) struct FieldNames(Vec<(Attribute, Vec<String>)>);
 
 impl FieldNames {
     /// `headers` are those that the configuration uses. Names in `given` replace the default names.
-    pub(super) fn new(headers: &[HeaderName], given: &[Field]) -> Self {
+    pub(super) fn new(headers: &HashSet<HeaderName>, given: &[Field]) -> Self {
         let usual = ATTRIBUTES.into_iter().map(|(_, attribute, names)| (attribute, names.to_owned()));
         let header = |name: &HeaderName| {
             let variable = name.as_str().replace('-', "_");
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn given_names_replace_the_default_ones() {
-        let headers = ["x-api-key".parse().unwrap()];
+        let headers = ["x-api-key".parse().unwrap()].into();
         let names = FieldNames::new(&headers, &["time=when".parse().unwrap()]);
         let header = Attribute::Header("x-api-key".parse().unwrap());
         assert_eq!(names.of(&Attribute::Time), ["when"]);

@@ -75,7 +75,7 @@ impl Input {
         let log = |lines| Log { lines, reorder: Reorder::new(window, count), is_at_end: false, next: None };
         Self {
             logs: logs.into_iter().map(log).collect(),
-            seen: Seen { headers: vec![false; needs.headers.len()], ..Seen::default() },
+            seen: Seen::default(),
             needs,
             names,
             times: TimeReader::default(),
@@ -135,7 +135,7 @@ impl Input {
         };
         match read {
             Ok(Line::Request(record)) => {
-                self.seen.note(&record, &self.needs);
+                self.seen.note(&record);
                 if let Some((number, why)) = reorder.add(record, number) {
                     self.skipped.late += 1;
                     self.skipped.list(&lines.name, number, why);
@@ -153,6 +153,7 @@ impl Input {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::io::Cursor;
 
     use super::*;
@@ -166,8 +167,8 @@ mod tests {
         let lines = |(at, text): (usize, &&str)| {
             Lines::new(&format!("log {at}"), Cursor::new((*text).to_owned().into_bytes())).unwrap()
         };
-        let needs = Needs { headers: Vec::new(), client: true };
-        let names = FieldNames::new(&[], &[]);
+        let needs = Needs { headers: HashSet::new(), client: true };
+        let names = FieldNames::new(&HashSet::new(), &[]);
         Input::new(logs.iter().enumerate().map(lines).collect(), needs, names, Duration::from_secs(5))
     }
 

@@ -154,7 +154,7 @@ mod tests {
     use crate::commands::simulate::fields::Field;
 
     fn line(text: &str, fields: &[&str]) -> Result<Line, Unreadable> {
-        let needs = Needs { headers: vec!["x-api-key".parse().unwrap()], client: true };
+        let needs = Needs { headers: ["x-api-key".parse().unwrap()].into(), client: true };
         let fields: Vec<Field> = fields.iter().map(|field| field.parse().unwrap()).collect();
         read(text.as_bytes(), &needs, &FieldNames::new(&needs.headers, &fields), &mut TimeReader::default())
     }
