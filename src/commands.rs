@@ -43,7 +43,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Reads the configuration. The command always ends: a mounted file system that does not answer is an error.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
-    loaded(source, ConfigSource::load).map(|loaded| loaded.config)
+    loaded(source, ConfigSource::load)
 }
 
 /// Like [`load`], for the start of the gateway: the last good copy will do.

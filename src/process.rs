@@ -135,7 +135,7 @@ fn worker_count(config: &Config) -> usize {
 /// When it cannot start, or one of its workers fails.
 pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let Prepared { runtime, signals } = prepared;
-    let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch, state } = start;
+    let Start { source, loaded: Loaded { mut config, instead_of }, read_since, watch, state } = start;
     let workers = worker_count(&config);
     let signals = {
         let _entered = runtime.enter();
@@ -173,9 +173,9 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
-    if let (Some(remote), Some(document)) = (source.remote(), &document) {
-        remote.keep(document);
-        remote.applied(document);
+    if let (Some(remote), None) = (source.remote(), &instead_of) {
+        remote.keep();
+        remote.applied();
     }
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {

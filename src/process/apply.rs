@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
 use super::service_manager::InheritedSockets;
-use super::source::{ConfigSource, Loaded, RemoteDocument};
+use super::source::ConfigSource;
 use super::stores::Stores;
 use crate::admin::View;
 use crate::base::clock;
@@ -35,8 +35,6 @@ pub(super) struct InForce {
 /// A configuration that is checked and built but not in force yet.
 pub(super) struct Candidate {
     config: Config,
-    /// The document of a server from which it was read; `None` if it is from files.
-    document: Option<RemoteDocument>,
     snapshot: Snapshot,
     /// How many overrides each limit has gained, lost or changed.
     overrides: Vec<(String, Changes)>,
@@ -67,7 +65,7 @@ impl Candidate {
             Cause::Asked => Some(source.load()?),
             Cause::Poll => source.poll()?,
         };
-        let Some(Loaded { mut config, document, .. }) = loaded else { return Ok(None) };
+        let Some(mut config) = loaded else { return Ok(None) };
         if let Some(problems) = config::needs_restart(running, &config) {
             return Err(problems.into());
         }
@@ -96,10 +94,10 @@ impl Candidate {
         let listeners = listeners
             .plan(Some(running), &config, &mut InheritedSockets::default())
             .map_err(|error| error.to_string())?;
-        if let (Some(remote), Some(document)) = (source.remote(), &document) {
-            remote.keep(document);
+        if let Some(remote) = source.remote() {
+            remote.keep();
         }
-        Ok(Some(Self { config, document, snapshot, overrides, listeners, tls, certificate }))
+        Ok(Some(Self { config, snapshot, overrides, listeners, tls, certificate }))
     }
 }
 
@@ -111,7 +109,7 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they began. The overrides of the
     /// admin API stay if their limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate) {
-        let Candidate { mut config, document, mut snapshot, overrides, listeners, tls, certificate } = candidate;
+        let Candidate { mut config, mut snapshot, overrides, listeners, tls, certificate } = candidate;
         config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
         // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
@@ -152,8 +150,8 @@ impl InForce {
         self.view.config.store(Arc::new(config));
         // Listeners come after routes, so that a new listener finds the new routes.
         self.listeners.apply(listeners);
-        if let (Some(remote), Some(document)) = (self.source.remote(), &document) {
-            remote.applied(document);
+        if let Some(remote) = self.source.remote() {
+            remote.applied();
         }
         self.view.reloads_so_far.succeeded(clock::now());
         // The certificates were read with the configuration.

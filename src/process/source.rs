@@ -22,7 +22,6 @@ use crate::config::{Admin, Config, Document, Problems};
 
 pub(super) use folder::{files as folder_files, version};
 pub use remote::Remote;
-pub(super) use remote::RemoteDocument;
 
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
@@ -33,11 +32,10 @@ pub enum ConfigSource {
     Remote(Arc<Remote>),
 }
 
+/// What the gateway starts with.
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// `None` if the configuration is from files.
-    pub document: Option<RemoteDocument>,
     /// Why the source cannot be used, if the configuration is the copy of what it had before.
     pub instead_of: Option<Problems>,
 }
@@ -48,18 +46,6 @@ pub struct NoStart {
     pub text: String,
     /// Whether the source could not be asked, so that a later start may succeed with the same command line.
     pub is_away: bool,
-}
-
-impl From<Config> for Loaded {
-    fn from(config: Config) -> Self {
-        Self { config, document: None, instead_of: None }
-    }
-}
-
-impl From<(Config, RemoteDocument)> for Loaded {
-    fn from((config, document): (Config, RemoteDocument)) -> Self {
-        Self { document: Some(document), ..config.into() }
-    }
 }
 
 impl From<Problems> for NoStart {
@@ -73,15 +59,15 @@ impl ConfigSource {
     ///
     /// # Errors
     /// All its [`Problems`] at once.
-    pub fn load(&self) -> Result<Loaded, Problems> {
+    pub fn load(&self) -> Result<Config, Problems> {
         match self {
             Self::Path(path) => {
                 let mut config = read(path)?.config()?;
                 config.files.insert(path.clone());
-                Ok(config.into())
+                Ok(config)
             }
-            Self::Once(once) => Ok(once.document()?.config()?.into()),
-            Self::Remote(remote) => remote.load().map(Loaded::from),
+            Self::Once(once) => once.document()?.config(),
+            Self::Remote(remote) => remote.load(),
         }
     }
 
@@ -89,10 +75,10 @@ impl ConfigSource {
     ///
     /// # Errors
     /// As with [`Self::load`].
-    pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
+    pub fn poll(&self) -> Result<Option<Config>, Problems> {
         match self {
             Self::Path(_) | Self::Once(_) => self.load().map(Some),
-            Self::Remote(remote) => Ok(remote.poll()?.map(Loaded::from)),
+            Self::Remote(remote) => remote.poll(),
         }
     }
 
@@ -102,11 +88,11 @@ impl ConfigSource {
     /// Why neither can be used.
     pub fn load_first(&self) -> Result<Loaded, NoStart> {
         let problems = match self.load() {
-            Ok(loaded) => return Ok(loaded),
+            Ok(config) => return Ok(Loaded { config, instead_of: None }),
             Err(problems) => problems,
         };
         let text = match self.remote().map_or(Ok(None), Remote::load_copy) {
-            Ok(Some(config)) => return Ok(Loaded { instead_of: Some(problems), ..config.into() }),
+            Ok(Some(config)) => return Ok(Loaded { config, instead_of: Some(problems) }),
             Ok(None) => problems.to_string(),
             Err(why) => format!("{problems}\n\nthe last good copy cannot be used either: {why}"),
         };

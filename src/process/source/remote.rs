@@ -48,15 +48,16 @@ pub struct Remote {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The last one that was fetched.
     last: Option<RemoteDocument>,
-    /// `None` at first, and if the copy is in force.
-    in_force: Option<RemoteDocument>,
+    /// The text in force. `None` at first, and if the copy is in force.
+    in_force: Option<Bytes>,
     /// Whether the document in force was good when it was last read, together with the files that it names.
     is_settled: bool,
 }
 
 #[derive(Clone, Debug)]
-pub struct RemoteDocument {
+struct RemoteDocument {
     text: Bytes,
     etag: Option<HeaderValue>,
 }
@@ -96,23 +97,21 @@ impl Remote {
     ///
     /// # Errors
     /// Why there is none, or all its problems.
-    pub(super) fn load(&self) -> Result<(Config, RemoteDocument), Problems> {
-        let document = self.fetch()?;
-        Ok((self.parsed(&document.text)?.config()?, document))
+    pub(super) fn load(&self) -> Result<Config, Problems> {
+        self.parsed(&self.fetch()?)?.config()
     }
 
     /// Like [`Self::load`]; `None` if this configuration is already in force.
     ///
     /// # Errors
     /// As with [`Self::load`].
-    pub(super) fn poll(&self) -> Result<Option<(Config, RemoteDocument)>, Problems> {
+    pub(super) fn poll(&self) -> Result<Option<Config>, Problems> {
         let was_settled = self.state.lock().is_settled;
-        let document = self.fetch()?;
-        let in_force = self.state.lock().in_force.clone();
-        if was_settled && in_force.is_some_and(|known| known.text == document.text) {
+        let text = self.fetch()?;
+        if was_settled && self.state.lock().in_force.as_ref() == Some(&text) {
             return Ok(None);
         }
-        Ok(Some((self.parsed(&document.text)?.config()?, document)))
+        self.parsed(&text)?.config().map(Some)
     }
 
     /// Loads and checks the copy. `None` if there is none.
@@ -132,7 +131,7 @@ impl Remote {
         if let Ok(Some((copy, Saved { text, .. }))) = self.saved() {
             return Document::one(&copy.path().display().to_string(), text, None).admin();
         }
-        self.parsed(&self.fetch()?.text)?.admin()
+        self.parsed(&self.fetch()?)?.admin()
     }
 
     fn saved(&self) -> Result<Option<(&CopyFile, Saved)>, String> {
@@ -141,11 +140,11 @@ impl Remote {
         Ok(saved.map(|saved| (copy, saved)))
     }
 
-    /// Keeps a document as the copy. It was checked and can be put in force.
-    pub fn keep(&self, document: &RemoteDocument) {
-        let Some(copy) = self.copy.clone() else { return };
-        let path = copy.path().display().to_string();
-        let (text, writing) = (document.text.clone(), self.writing.clone());
+    /// Keeps the last document as the copy. It was checked and can be put in force.
+    pub fn keep(&self) {
+        let last = self.state.lock().last.clone();
+        let (Some(copy), Some(RemoteDocument { text, .. })) = (self.copy.clone(), last) else { return };
+        let (path, writing) = (copy.path().display().to_string(), self.writing.clone());
         let written = Background::start("copy", WRITE_LIMIT, move |_| {
             let Some(_alone) = writing.try_lock() else {
                 return Err(io::Error::other("the previous one is still being written"));
@@ -158,9 +157,10 @@ impl Remote {
         }
     }
 
-    pub fn applied(&self, document: &RemoteDocument) {
+    /// The last document is in force.
+    pub fn applied(&self) {
         let mut state = self.state.lock();
-        state.in_force = Some(document.clone());
+        state.in_force = state.last.as_ref().map(|last| last.text.clone());
         state.is_settled = true;
         self.status.lock().copy_saved = None;
     }
@@ -169,7 +169,7 @@ impl Remote {
     /// fetched.
     pub fn refused(&self) {
         let mut state = self.state.lock();
-        let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref().map(|known| &known.text);
+        let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref();
         state.is_settled &= self.error().is_some() || !is_same;
     }
 
@@ -186,7 +186,7 @@ impl Remote {
     }
 
     /// Blocks for at most [`LIMIT`].
-    fn fetch(&self) -> Result<RemoteDocument, Problems> {
+    fn fetch(&self) -> Result<Bytes, Problems> {
         let known = self.state.lock().last.clone();
         let asked = self.ask(known.as_ref());
         let mut status = self.status.lock();
@@ -199,8 +199,9 @@ impl Remote {
         *(if is_same { &mut status.unchanged } else { &mut status.changed }) += 1;
         status.last_fetch = Some(clock::now());
         drop(status);
-        self.state.lock().last = Some(document.clone());
-        Ok(document)
+        let text = document.text.clone();
+        self.state.lock().last = Some(document);
+        Ok(text)
     }
 
     fn ask(&self, known: Option<&RemoteDocument>) -> Result<RemoteDocument, String> {
