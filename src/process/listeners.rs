@@ -84,9 +84,13 @@ impl OpenListeners {
         let mut plan = ListenerPlan { afterwards, opened: Vec::new(), admin: None, admin_uses_tls };
         for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
             let is_v6_only = net::is_v6_only(address, &all);
-            let same =
-                |open: &&OpenListener| (open.address, open.traffic, open.is_v6_only) == (address, traffic, is_v6_only);
-            if let Some(open) = self.all.iter().find(same) {
+            // Several listeners may have port 0, so each open one is taken once.
+            let taken = &plan.afterwards.all;
+            let is_same = |open: &&OpenListener| {
+                (open.address, open.traffic, open.is_v6_only) == (address, traffic, is_v6_only)
+                    && taken.iter().all(|other| other.id != open.id)
+            };
+            if let Some(open) = self.all.iter().find(is_same) {
                 plan.afterwards.all.push(OpenListener { is_tls, ..*open });
                 continue;
             }
