@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use prometheus::proto::MetricFamily;
 use tokio::time::sleep;
 
-use super::families::{Family, counter, counters};
+use super::families::{counter, counters};
 use super::guesses::{Guesses, Peer};
 use crate::base::clock;
 use crate::base::metrics::Counter;
@@ -108,7 +109,7 @@ impl Gatekeeper {
         }
     }
 
-    pub(super) fn family(&self) -> Family {
+    pub(super) fn family(&self) -> MetricFamily {
         let counts = REASONS.iter().zip(&self.refused);
         let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", *reason)]));
         counters("gateway_admin_refused_total", "Requests to the admin listener that were refused.", counts)

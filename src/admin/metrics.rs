@@ -28,14 +28,20 @@ mod requests;
 mod sources;
 mod store;
 
+use std::fmt::Write;
+
 use bytes::Bytes;
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use prometheus::TextEncoder;
+use prometheus::proto::MetricFamily;
 
 use super::View;
-use super::families::{Family, TEXT_FORMAT, counter, counters, gauges, real};
+use super::families::{counter, counters, gauges, real};
 use super::{source, upstreams};
 use crate::proxy::respond::{self, LocalResponse};
 
+/// In the text format of Prometheus, version 0.0.4.
 pub(super) fn respond(view: &View) -> LocalResponse {
     let mut families = process::families(view);
     families.push(view.gatekeeper.family());
@@ -47,11 +53,29 @@ pub(super) fn respond(view: &View) -> LocalResponse {
     families.extend(connections::families(view));
     families.extend(sources::families(view));
     families.extend(store::families(view));
-    respond::with_body(StatusCode::OK, TEXT_FORMAT, Bytes::from(families.concat()))
+    let mut response = respond::text(StatusCode::OK, Bytes::from(written(&families)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
+    response
+}
+
+/// Names families without samples, too, so that readers see which metrics exist.
+fn written(families: &[MetricFamily]) -> String {
+    let (encoder, mut text) = (TextEncoder::new(), String::new());
+    for family in families {
+        if family.get_metric().is_empty() {
+            // The encoder rejects families without samples.
+            let (name, kind) = (family.name(), format!("{:?}", family.get_field_type()).to_lowercase());
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help());
+        } else if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
+            tracing::error!(%error, family = family.name(), "a metric cannot be written");
+        }
+    }
+    text
 }
 
 /// Empty if requests are not shed.
-fn shed(view: &View) -> Vec<Family> {
+fn shed(view: &View) -> Vec<MetricFamily> {
     let Some(shedding) = view.snapshot.load().shedding.clone() else { return Vec::new() };
     let level = shedding.meters.iter().map(|meter| real(meter.level().in_priorities(), &[("upstream", &meter.name)]));
     let shed = shedding.meters.iter().flat_map(|meter| {

@@ -1,11 +1,13 @@
 //! Where the configuration comes from, whether its newest version is in force, and the state of a server that has it: as
 //! JSON and as metrics.
 
-use serde_json::{Value, json};
 use std::time::Duration;
 
+use prometheus::proto::MetricFamily;
+use serde_json::{Value, json};
+
 use super::View;
-use super::families::{Family, counter, counters, gauged, gauges, whole};
+use super::families::{counter, counters, gauged, gauges, whole};
 use super::reload::as_json;
 use crate::base::clock::Time;
 
@@ -54,7 +56,7 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
 }
 
 /// Empty if the source is no server.
-pub(super) fn metrics(view: &View) -> Vec<Family> {
+pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let Some(status) = &view.remote else { return Vec::new() };
     let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = status.lock().clone();
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use prometheus::proto::{Metric, MetricFamily};
+
 use super::View;
-use super::families::{self, Family, Metric, counter, counters, gauge, gauges, histogram, histograms};
+use super::families::{self, counter, counters, gauge, gauges, histogram, histograms};
 use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
@@ -45,7 +47,7 @@ fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &Endpoi
     }
 }
 
-pub(super) fn metrics(view: &View) -> Vec<Family> {
+pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let upstreams = view.snapshot.load().upstreams.clone();
     let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
     let counted = |name, help, count: fn(&EndpointStatus) -> u64| {

@@ -204,6 +204,7 @@ fn what_has_one_place_stays_there() {
     for (what, places) in [
         ("clock_gettime", &["base/clock", "proxy/shed/cpu"][..]),
         ("memcache::", &["store/shared/memcached"]),
+        ("prometheus::", &["admin"]),
         ("procfs::", &["admin"]),
         ("h2::", &["server", "upstream"]),
         ("clap::", &["commands"]),

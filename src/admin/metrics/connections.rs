@@ -1,12 +1,14 @@
 //! Metrics of clients' connections, with TLS and HTTP/2.
 
+use prometheus::proto::MetricFamily;
+
 use super::super::View;
-use super::super::families::{Family, counted, counter, counters, gauge, gauged, gauges};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges};
 use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
 
-pub(super) fn families(view: &View) -> Vec<Family> {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
     let mut families = Vec::from(connections(requests, decisions));
     families.extend(http2_errors(view.connections.http2_errors()));
@@ -14,7 +16,7 @@ pub(super) fn families(view: &View) -> Vec<Family> {
     families
 }
 
-fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Family; 10] {
+fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [MetricFamily; 10] {
     let of_both = |count: fn(&ConnectionCounts) -> u64| count(&counts) + count(&decisions);
     [
         gauged("gateway_connections", "Open connections of clients.", counts.open),
@@ -62,7 +64,7 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Family
     ]
 }
 
-fn http2_errors(errors: &Http2Errors) -> [Family; 3] {
+fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     let by_error = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
         counters(
@@ -84,7 +86,7 @@ fn http2_errors(errors: &Http2Errors) -> [Family; 3] {
     ]
 }
 
-fn tls(view: &View) -> [Family; 2] {
+fn tls(view: &View) -> [MetricFamily; 2] {
     let (shaken, failed) = view.tls.handshakes();
     let config = view.config.load();
     let expiry = |identity: &Identity| {

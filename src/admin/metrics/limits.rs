@@ -3,20 +3,22 @@
 
 use std::sync::Arc;
 
+use prometheus::proto::{Metric, MetricFamily};
+
 use super::super::View;
-use super::super::families::{Family, Metric, counter, counters, gauge, gauged, gauges, real};
+use super::super::families::{counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
 use crate::config::{Cost, Limit};
 use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
-pub(super) fn families(view: &View) -> Vec<Family> {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(own(view));
     families.extend(tokens(view));
     families.extend(bytes(view));
     families
 }
 
-fn own(view: &View) -> [Family; 6] {
+fn own(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
         counters(
@@ -77,7 +79,7 @@ fn that_count(view: &View, is_wanted: fn(&Limit) -> bool) -> Vec<Arc<LimitMetric
 }
 
 /// Of limits with costs in tokens; other limits have no such series.
-fn tokens(view: &View) -> [Family; 6] {
+fn tokens(view: &View) -> [MetricFamily; 6] {
     let limits = that_count(view, |limit| matches!(limit.cost, Cost::Tokens(_)));
     let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
         let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
@@ -113,7 +115,7 @@ fn tokens(view: &View) -> [Family; 6] {
 }
 
 /// Of limits with costs in bytes; other limits have no such series.
-fn bytes(view: &View) -> [Family; 2] {
+fn bytes(view: &View) -> [MetricFamily; 2] {
     let limits = that_count(view, Limit::counts_bytes);
     let passed = |limit: &Arc<LimitMetrics>| {
         let sums: [(&str, DecisionCounter); 2] =

@@ -3,17 +3,19 @@
 //!
 //! Those of the system come from `/proc`, so only Linux has them. What cannot be read is left out.
 
+use prometheus::proto::MetricFamily;
+
 use super::super::View;
 use super::super::dashboard::{ReloadNumbers, State};
-use super::super::families::{Family, counted, counter, counters, gauge, gauged, gauges, whole};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
-pub(super) fn families(view: &View) -> Vec<Family> {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(own(view));
     families.extend(system());
     families
 }
 
-fn own(view: &View) -> [Family; 10] {
+fn own(view: &View) -> [MetricFamily; 10] {
     let (reloads, certificates) = (view.reloads_so_far.numbers(), view.certificate_reloads.numbers());
     let results = |numbers: &ReloadNumbers| {
         [counter(numbers.ok, &[("result", "ok")]), counter(numbers.refused, &[("result", "refused")])]
@@ -66,7 +68,7 @@ fn own(view: &View) -> [Family; 10] {
 }
 
 /// Of the use of the system.
-fn system() -> Vec<Family> {
+fn system() -> Vec<MetricFamily> {
     #[cfg(target_os = "linux")]
     return linux::families().unwrap_or_default();
     #[cfg(not(target_os = "linux"))]
@@ -77,11 +79,12 @@ fn system() -> Vec<Family> {
 mod linux {
     use procfs::process::{LimitValue, Process};
     use procfs::{ProcResult, WithCurrentSystemInfo, boot_time_secs, ticks_per_second};
+    use prometheus::proto::MetricFamily;
 
-    use super::super::super::families::{Family, counters, gauges, real};
+    use super::super::super::families::{counters, gauges, real, sum};
 
     #[expect(clippy::cast_precision_loss, reason = "ticks, seconds and bytes stay below 2^53")]
-    pub(super) fn families() -> ProcResult<Vec<Family>> {
+    pub(super) fn families() -> ProcResult<Vec<MetricFamily>> {
         let process = Process::myself()?;
         let (stat, ticks) = (process.stat()?, ticks_per_second() as f64);
         let gauged =
@@ -95,7 +98,7 @@ mod linux {
             counters(
                 "process_cpu_seconds_total",
                 "Processor time that the process has used, in its own code and in the system.",
-                [real((stat.utime + stat.stime) as f64 / ticks, &[])],
+                [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
             ),
             gauged(
                 "process_resident_memory_bytes",

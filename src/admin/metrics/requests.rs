@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use prometheus::proto::{Metric, MetricFamily};
+
 use super::super::View;
-use super::super::families::{Family, Label, Metric, counter, counters, histogram, histograms};
+use super::super::families::{Label, counter, counters, histogram, histograms};
 use super::expected::{self, Expected};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::base::reason::Reason;
@@ -11,7 +13,7 @@ use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
 
 type Failed = [Counter; Reason::ALL.len()];
 
-pub(super) fn families(view: &View) -> [Family; 5] {
+pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
     let expected = expected::by_route(&view.config.load());
     let routes: Vec<_> = routes.iter().map(|route| (route, expected.get(&route.name))).collect();

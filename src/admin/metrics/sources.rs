@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use prometheus::proto::{Metric, MetricFamily};
+
 use super::super::View;
-use super::super::families::{Family, Metric, counter, counters, gauge, gauges, histogram, histograms, whole};
+use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
 use crate::base::clock;
 use crate::base::jwt::Rejection;
 use crate::base::metrics::Counter;
@@ -17,7 +19,7 @@ use crate::sources::jwks::Fetches;
 use crate::sources::notices::NoticeCounts;
 use crate::sources::quotas::QuotaSource;
 
-pub(super) fn families(view: &View) -> Vec<Family> {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(acme(&view.acme));
     families.extend(tokens(&view.shared));
     families.extend(quotas(&view.shared));
@@ -26,7 +28,7 @@ pub(super) fn families(view: &View) -> Vec<Family> {
     families
 }
 
-fn tokens(shared: &SharedState) -> [Family; 4] {
+fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
     let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();
     let of_each = |value: fn(&Fetches) -> u64| {
@@ -70,7 +72,7 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
     results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
 }
 
-fn quotas(shared: &SharedState) -> [Family; 7] {
+fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
     let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
         sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
@@ -131,7 +133,7 @@ fn quotas(shared: &SharedState) -> [Family; 7] {
     ]
 }
 
-fn acme(acme: &AcmeSources) -> [Family; 3] {
+fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
     let (succeeded, failed) = acme.orders();
     let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
     let (answered, unknown) = acme.challenges().counts();
@@ -154,7 +156,7 @@ fn acme(acme: &AcmeSources) -> [Family; 3] {
     ]
 }
 
-fn spans(shared: &SharedState) -> Family {
+fn spans(shared: &SharedState) -> MetricFamily {
     let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
@@ -165,7 +167,7 @@ fn spans(shared: &SharedState) -> Family {
     )
 }
 
-fn notices(shared: &SharedState) -> [Family; 3] {
+fn notices(shared: &SharedState) -> [MetricFamily; 3] {
     let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices().counts();
     let each = |(name, value): (&'static str, &'static str), count: &AtomicU64| {
         counter(count.load(Ordering::Relaxed), &[(name, value)])

@@ -1,13 +1,15 @@
 //! Metrics of the store: counters in memory, or the state of the servers that gateways share.
 
+use prometheus::proto::MetricFamily;
+
 use super::super::View;
-use super::super::families::{Family, counted, counter, counters, gauge, gauged, gauges, histogram, histograms, real};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, histogram, histograms, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::config::{OnError, Word};
 use crate::store::Counters;
 use crate::store::shared::{Health, Server};
 
-pub(super) fn families(view: &View) -> Vec<Family> {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let snapshot = view.snapshot.load();
     let mut families = match snapshot.store.counters() {
         Counters::Memory(memory) => vec![
@@ -34,7 +36,7 @@ pub(super) fn families(view: &View) -> Vec<Family> {
 }
 
 /// How many gateways share the limits, and how well that number is known; empty if limits are not shared.
-fn share(view: &View) -> Vec<Family> {
+fn share(view: &View) -> Vec<MetricFamily> {
     let (config, gateways) = (view.config.load(), view.shared.gateways());
     let Some(share) = config.store.share() else { return Vec::new() };
     vec![
@@ -56,12 +58,12 @@ fn share(view: &View) -> Vec<Family> {
     ]
 }
 
-fn keys(count: usize) -> Family {
+fn keys(count: usize) -> MetricFamily {
     gauged("gateway_store_keys", "Keys whose counters are held in memory.", count)
 }
 
 /// How the store decides now, among all modes of this kind of store.
-fn modes(modes: &[(&str, bool)]) -> Family {
+fn modes(modes: &[(&str, bool)]) -> MetricFamily {
     gauges(
         "gateway_store_mode",
         "How decisions are made now, 1 for each that applies: memory; shared (a server answers), and what \
@@ -70,7 +72,7 @@ fn modes(modes: &[(&str, bool)]) -> Family {
     )
 }
 
-fn health(health: &Health, on_error: OnError) -> Vec<Family> {
+fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
     let all = health.servers();
     let answers = |is_up: bool| all.iter().any(|server| server.is_up() == is_up);
     let latency = HistogramSnapshot::from_iter([&health.latency]);
