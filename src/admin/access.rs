@@ -25,7 +25,7 @@ use crate::proxy::respond::{self, LocalResponse};
 /// <https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Why a request is refused, as the metric names it.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// Host is missing, ambiguous or not a name of the listener.
@@ -40,26 +40,14 @@ pub(super) enum Reason {
     TooMany,
 }
 
-impl Reason {
-    const ALL: [Self; 6] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken, Self::ReadToken, Self::TooMany];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Origin => "origin",
-            Self::NoToken => "no_token",
-            Self::WrongToken => "wrong_token",
-            Self::ReadToken => "read_token",
-            Self::TooMany => "too_many",
-        }
-    }
-}
+/// In the order of [`Reason`].
+const REASONS: [&str; 6] = ["host", "origin", "no_token", "wrong_token", "read_token", "too_many"];
 
 type Refused = (Reason, LocalResponse);
 
 #[derive(Debug, Default)]
 pub struct Gatekeeper {
-    refused: [Counter; Reason::ALL.len()],
+    refused: [Counter; REASONS.len()],
     guesses: Guesses,
 }
 
@@ -122,8 +110,8 @@ impl Gatekeeper {
     }
 
     pub(super) fn family(&self) -> MetricFamily {
-        let counts = Reason::ALL.iter().zip(&self.refused);
-        let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", reason.name())]));
+        let counts = REASONS.iter().zip(&self.refused);
+        let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", *reason)]));
         counters("gateway_admin_refused_total", "Requests to the admin listener that were refused.", counts)
     }
 }

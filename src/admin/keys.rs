@@ -30,16 +30,11 @@ use crate::store::{Away, KeyUsage};
 /// As in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyPath<'a> {
-    limit: LimitPath<'a>,
-    key: &'a str,
+    pub(super) limit: LimitPath<'a>,
+    pub(super) key: &'a str,
 }
 
-impl<'a> KeyPath<'a> {
-    pub(super) fn new(path: &'a str) -> Option<Self> {
-        let (limit, key) = LimitPath::with_key(path)?;
-        Some(Self { limit, key })
-    }
-
+impl KeyPath<'_> {
     /// A part with a `|` writes it as `%7C`. If every `|` is written so, `%7C` separates the parts.
     fn parts(&self, count: usize) -> Vec<Vec<u8>> {
         let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
