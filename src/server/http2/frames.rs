@@ -68,7 +68,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Those of a client, which follow its [`PREFACE`].
+    /// Those of a client, which follow its `PREFACE`.
     pub fn of_client() -> Self {
         Self { preface_left: PREFACE.len(), ..Self::default() }
     }
