@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::message_body::Messages;
 use crate::net::ClientStream;
@@ -19,7 +19,7 @@ use crate::server::lifecycle::Event;
 
 /// The most bytes of a body that are read at once. The buffer of the library grows while reads fill it, up to what a head may
 /// need, and would keep as much of each upload that its upstream does not read. One byte more would let it grow once more.
-const LARGEST_PIECE: usize = (64 << 10) - 1;
+const LARGEST_PIECE: u64 = (64 << 10) - 1;
 
 pub(super) struct ClientIo {
     stream: ClientStream,
@@ -38,11 +38,8 @@ impl AsyncRead for ClientIo {
         let this = self.get_mut();
         let before = buf.filled().len();
         let in_body = this.messages.framing.borrow().is_in_body();
-        if in_body && buf.remaining() > LARGEST_PIECE {
-            let mut piece = ReadBuf::new(buf.initialize_unfilled_to(LARGEST_PIECE));
-            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut piece))?;
-            let length = piece.filled().len();
-            buf.advance(length);
+        if in_body {
+            ready!(Pin::new(&mut (&mut this.stream).take(LARGEST_PIECE)).poll_read(cx, buf))?;
         } else {
             ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         }
