@@ -40,14 +40,23 @@ pub(super) enum Reason {
     TooMany,
 }
 
-/// In the order of [`Reason`].
-const REASONS: [&str; 6] = ["host", "origin", "no_token", "wrong_token", "read_token", "too_many"];
+impl Reason {
+    /// In the order of the variants, with their names in metrics.
+    const ALL: [(Self, &'static str); 6] = [
+        (Self::Host, "host"),
+        (Self::Origin, "origin"),
+        (Self::NoToken, "no_token"),
+        (Self::WrongToken, "wrong_token"),
+        (Self::ReadToken, "read_token"),
+        (Self::TooMany, "too_many"),
+    ];
+}
 
 type Refused = (Reason, LocalResponse);
 
 #[derive(Debug, Default)]
 pub struct Gatekeeper {
-    refused: [Counter; REASONS.len()],
+    refused: [Counter; Reason::ALL.len()],
     guesses: Guesses,
 }
 
@@ -110,8 +119,8 @@ impl Gatekeeper {
     }
 
     pub(super) fn family(&self) -> MetricFamily {
-        let counts = REASONS.iter().zip(&self.refused);
-        let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", *reason)]));
+        let counts =
+            Reason::ALL.map(|(reason, name)| counter(self.refused[reason as usize].get(), &[("reason", name)]));
         counters("gateway_admin_refused_total", "Requests to the admin listener that were refused.", counts)
     }
 }

@@ -10,7 +10,6 @@ use toml::de::DeTable;
 
 use super::acme::{self, Challenge};
 use super::admin::{self, Admin};
-
 use super::key::{Missing, Names};
 use super::kinds::shaped;
 use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, SentKey, WithoutUsage};

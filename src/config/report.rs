@@ -226,15 +226,8 @@ pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'stat
 
 /// Cuts a span to the text, to whole characters and to its first line, so that it can be shown.
 pub(super) fn within(text: &str, span: &Range<usize>) -> Range<usize> {
-    let boundary = |mut offset: usize| {
-        offset = offset.min(text.len());
-        while !text.is_char_boundary(offset) {
-            offset -= 1;
-        }
-        offset
-    };
-    let start = boundary(span.start);
-    let end = boundary(span.end.max(start));
+    let start = text.floor_char_boundary(span.start);
+    let end = text.floor_char_boundary(span.end.max(start));
     let line = text[start..end].find(['\n', '\r']).map_or(end, |newline| start + newline);
     start..line
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
+use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::http::trace_context::{SampleShare, Sampling};
 use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
 use crate::proxy::own_origins::OwnOrigins;
@@ -19,7 +20,7 @@ use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{
-    BanRule, ConcurrencyLimiter, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
+    BanRule, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
 };
 use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;

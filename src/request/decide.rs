@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::base::clock::{self, Time};
+use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Missing, OnLimit, Slow};
 use crate::request::descriptors::Descriptor;
@@ -37,7 +38,6 @@ use crate::sources::notices::LimitNotices;
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
-pub use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
 pub use batch::{KeyCounter, PlacedLimits, of_elements};
 pub use counters::{

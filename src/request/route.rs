@@ -128,8 +128,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
 pub fn label(route: &Route) -> String {
     let host = match &route.host {
         Host::Any => String::new(),
-        Host::Exact(name) => name.clone(),
-        Host::Under(name) => format!("*.{name}"),
+        host => host.to_string(),
     };
     let methods = route.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(",");
     let headers = route.headers.iter().fold(String::new(), |all, (name, value)| format!("{all} {name}={value}"));

@@ -48,7 +48,7 @@ const ADMIN: usize = 2;
 
 #[derive(Debug)]
 pub struct ListenerTls {
-    current: [ArcSwapOption<InForce>; KINDS],
+    current: [ArcSwapOption<AppliedTls>; KINDS],
     handshakes: AtomicU64,
     failed: AtomicU64,
 }
@@ -58,7 +58,7 @@ pub struct ListenerTls {
 pub struct PreparedTls([Option<ServerConfig>; KINDS]);
 
 #[derive(Debug)]
-struct InForce {
+struct AppliedTls {
     /// With session tickets (RFC 5077; RFC 8446, section 4.6.1), whose keys are only in this process, and change every six hours.
     config: Arc<ServerConfig>,
     /// A ticket admits its client without another look at its certificate. So a ticket is valid only with the authorities
@@ -106,7 +106,7 @@ impl ListenerTls {
         for (current, prepared) in self.current.iter().zip(prepared.into_iter().zip(settings)) {
             current.store(prepared.0.zip(prepared.1).map(|(mut config, settings)| {
                 config.cert_resolver = Arc::new(CertificateChoice::new(settings));
-                Arc::new(InForce { config: Arc::new(config), client_auth: settings.client_auth.clone() })
+                Arc::new(AppliedTls { config: Arc::new(config), client_auth: settings.client_auth.clone() })
             }));
         }
     }

@@ -8,12 +8,13 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::Snapshot;
+use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{BanLimits, ConcurrencyLimiter, LimitMetrics, Strikes, WaitQueues};
+use crate::request::decide::{BanLimits, LimitMetrics, Strikes, WaitQueues};
 use crate::request::identify::tokens::JwtMetrics;
 use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;

@@ -165,6 +165,11 @@ mod tests {
 
     const DAY: u64 = 86_400_000_000;
 
+    #[test]
+    fn each_kind_has_its_place() {
+        assert!(Kind::ALL.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place));
+    }
+
     proptest! {
         #[test]
         fn renewals_come_after_half_of_the_life_and_leave_a_third(begins: u32, life in 1_000_000..1000 * DAY, jitter in 0.0..=1.0) {

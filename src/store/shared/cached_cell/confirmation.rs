@@ -97,7 +97,7 @@ impl CachedCell {
                 charges.push(charge);
                 break;
             }
-            if charge.need < charge.ticket.cost() && fits(charge.need) {
+            if fits(charge.need) {
                 exceeding.push(charge);
                 continue;
             }
