@@ -30,16 +30,11 @@ use crate::store::{Away, KeyUsage};
 /// As in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyPath<'a> {
-    limit: LimitPath<'a>,
-    key: &'a str,
+    pub(super) limit: LimitPath<'a>,
+    pub(super) key: &'a str,
 }
 
-impl<'a> KeyPath<'a> {
-    pub(super) fn new(path: &'a str) -> Option<Self> {
-        let (limit, key) = LimitPath::with_key(path)?;
-        Some(Self { limit, key })
-    }
-
+impl KeyPath<'_> {
     /// A part with a `|` writes it as `%7C`. If every `|` is written so, `%7C` separates the parts.
     fn parts(&self, count: usize) -> Vec<Vec<u8>> {
         let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
@@ -83,7 +78,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
             tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has removed an override");
         }
         for reading in readings {
-            let cached = source.and_then(|source| source.peek(reading.quota_key, now)?.quota);
+            let cached = source.and_then(|source| source.peek(reading.quota_key)?.quota);
             let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
             for limit in table.in_store().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
@@ -121,8 +116,7 @@ async fn with_key<T>(
     let extractor = KeyExtractor::of_written(limit);
     // The path may also name a key of the list of overrides as that list shows it: masked.
     let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
-    let mut parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
-    let never = limit.key.normal_parts(&parts, limit.forms).map(|normal| parts = normal).err();
+    let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
     let mut readings = extractor.written(&parts);
     let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
@@ -131,14 +125,13 @@ async fn with_key<T>(
         readings = vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: false }];
     }
     if readings.is_empty() {
-        let why = match (extractor.part_count(), never) {
-            (count, _) if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
-            (_, Some(never)) => format!("{name:?} has no such key: {never}."),
+        let why = match extractor.part_count() {
+            count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
             _ => format!("{name:?} has no such key: it is not an address, or not one of known_keys."),
         };
         return Err(respond::problem(StatusCode::NOT_FOUND, &why));
     }
-    let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
+    let source = snapshot.quota_sources.iter().find(|one| one.limit.name == table.name()).map(|one| &*one.source);
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
@@ -166,13 +159,13 @@ async fn fullest(
     // In microseconds until the last ban ends.
     let mut banned: Option<u64> = None;
     for reading in readings {
-        let of_file = reading.subject.as_ref().and_then(|subject| table.granted(subject.as_subject()));
+        let of_file = reading.subject.and_then(|subject| table.granted(subject));
         if of_file.is_none() {
             temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
         }
         let of_admin = || Some((table.temporarily_granted(reading.fingerprint)?, "admin"));
         let overridden = of_file.map(|granted| (granted, "file")).or_else(of_admin);
-        let cached = source.and_then(|source| source.peek(reading.quota_key, now));
+        let cached = source.and_then(|source| source.peek(reading.quota_key));
         let quota = cached.as_ref().and_then(|cached| cached.quota.as_deref());
         let of_source = quota.and_then(|quota| Some((table.of_quota(quota)?, "source")));
         if let Some(cached) = &cached {
@@ -236,7 +229,7 @@ fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
         "holds": holds,
         "known": cached.quota.is_some(),
         "age": cached.answered.map(|answered| now.micros_since(answered) / 1_000_000),
-        "due": cached.is_due,
+        "due": cached.is_due(now),
         "failures": cached.failures,
     });
     if let Some(quota) = &cached.quota {

@@ -69,9 +69,8 @@ pub(super) async fn set(
         let why = format!("The key is longer than {LONGEST_KEY} bytes.");
         return Err(respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why));
     }
-    let mut meant =
-        readings.iter().filter(|reading| reading.has_override).filter_map(|reading| reading.subject.as_ref());
-    if meant.any(|subject| table.granted(subject.as_subject()).is_some()) {
+    let mut meant = readings.iter().filter(|reading| reading.has_override).filter_map(|reading| reading.subject);
+    if meant.any(|subject| table.granted(subject).is_some()) {
         let why = "The file has an override for this key, which precedes one of the admin API: nothing has changed.";
         return Err(respond::problem(StatusCode::CONFLICT, why));
     }

@@ -1,6 +1,7 @@
 //! HTTP's rules for headers and responses, and the identifiers of requests and traces.
 
 pub mod header_list;
+pub mod header_names;
 pub mod header_rules;
 pub mod host;
 pub mod path;
@@ -21,10 +22,12 @@ pub fn has_no_content(method: &Method, status: StatusCode) -> bool {
     *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-/// The standard method with this name in any case (RFC 9110, section 9, and RFC 5789).
-pub fn standard_method(name: &str) -> Option<&'static str> {
+/// Whether upper case would make it a standard method. Methods are case-sensitive (RFC 9110, section 9.1), but some servers
+/// read `post` as POST (WSGI, Rack), and the gateway would find the route of another method.
+pub fn is_method_in_other_case(method: &str) -> bool {
     const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
-    STANDARD.into_iter().find(|standard| standard.eq_ignore_ascii_case(name))
+    method.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
 }
 
 /// How long a response asks the client to wait: from `now`, by a header in seconds or as a date (RFC 9110, section 10.2.3).

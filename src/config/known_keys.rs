@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::key::Source;
+use super::key::{Key, Source};
 use super::read::{Field, Wrong};
-use super::regular_file::{MOST_REPORTED, NamedFile, RegularFile};
-use super::written_key::WrittenPart;
+use super::regular_file::{NamedFile, RegularFile};
 use crate::base::byte_order_mark::without_mark;
 use crate::base::hex;
 
@@ -78,22 +77,23 @@ impl KnownKeys {
     }
 }
 
-/// `part` is the first one of the limit's key.
-pub(super) fn read(field: &Field<'_>, part: WrittenPart<'_>) -> Option<Arc<KnownKeys>> {
+/// `key` is that of the limit.
+pub(super) fn read(field: &Field<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys>> {
     let file = NamedFile::new(field)?;
-    if !part.sources.is_empty() && !part.sources.iter().any(Source::is_chosen_by_clients) {
+    let first = key.and_then(|key| key.parts.first());
+    if first.is_some_and(|sources| !sources.iter().any(Source::is_chosen_by_clients)) {
         let help =
             "`known_keys` needs a first part of `key` that clients choose, like \"header:x-api-key | client-ip\"";
         field.report("`known_keys` has no effect with this `key`: clients cannot invent its values", help);
         return None;
     }
     let opened = RegularFile::open(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
-    Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened), part))))
+    Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened)))))
 }
 
 /// The digests of all keys of a file, or of those before an error of reading.
-fn lines(file: &NamedFile<'_>, mut text: impl BufRead, part: WrittenPart<'_>) -> Vec<Digest> {
-    let (mut digests, mut bytes, mut number, mut problems) = (Vec::new(), Vec::new(), 0, 0);
+fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
+    let (mut digests, mut bytes, mut number) = (Vec::new(), Vec::new(), 0);
     loop {
         bytes.clear();
         match text.read_until(b'\n', &mut bytes) {
@@ -104,31 +104,25 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead, part: WrittenPart<'_>) ->
                 return digests;
             }
         }
-        match line(&bytes, number == 1, part) {
-            Ok(known) => digests.extend(known),
-            Err((column, wrong)) => {
-                problems += 1;
-                if problems <= MOST_REPORTED {
-                    file.report(number, column, &wrong.message, &wrong.help);
-                }
-            }
+        match line(&bytes, number == 1) {
+            Ok(digest) => digests.extend(digest),
+            Err((column, wrong)) => file.report(number, column, &wrong.message, &wrong.help),
         }
         if digests.len() > MOST_KEYS {
             file.report(number, 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             return digests;
         }
     }
-    file.report_rest(problems);
     // With an empty file, which may be an accident, every client's key would be unknown.
-    if digests.is_empty() && problems == 0 {
+    if file.report_rest() && digests.is_empty() {
         file.report(number.max(1), 1, "the file has no keys", LINE);
     }
     digests
 }
 
-/// The digests of the key on a line, one for each form in which sources count it; none without a key. The error is the column
-/// and the problem. Messages show no part of a line, since keys are secrets.
-fn line(bytes: &[u8], is_first: bool, part: WrittenPart<'_>) -> Result<Vec<Digest>, (u64, Wrong)> {
+/// The digest of the key on a line, if there is one; or the column and the problem. Messages show no part of a line, since keys
+/// are secrets.
+fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
     let bytes = if is_first { without_mark(bytes) } else { bytes };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let column = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).chars().count() as u64 + 1;
@@ -136,14 +130,14 @@ fn line(bytes: &[u8], is_first: bool, part: WrittenPart<'_>) -> Result<Vec<Diges
     })?;
     let key = text.trim();
     if key.is_empty() || key.starts_with('#') {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let before = text.chars().take_while(|character| character.is_whitespace()).count();
     let at = |place: usize, message: &str, help: &str| ((before + place + 1) as u64, Wrong::new(message, help));
     if let Some(digits) = key.strip_prefix("sha256:") {
         let digest =
             Digest::parse(digits).map_err(|place| at("sha256:".len() + place, "this is not a digest", DIGEST))?;
-        return Ok(vec![digest]);
+        return Ok(Some(digest));
     }
     if let Some(place) = key.chars().position(|character| character.is_whitespace() || character.is_control()) {
         let help = "a line must contain only one key; write a key with such characters as `sha256:` and its digest";
@@ -153,15 +147,12 @@ fn line(bytes: &[u8], is_first: bool, part: WrittenPart<'_>) -> Result<Vec<Diges
         let help = format!("allowed: at most {LONGEST} bytes");
         return Err(at(0, &format!("a key has {} bytes", key.len()), &help));
     }
-    let values = part.values(key).map_err(|never| at(0, "no request has this key", never.why))?;
-    Ok(values.iter().map(|value| Digest::of(value.as_bytes())).collect())
+    Ok(Some(Digest::of(key.as_bytes())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::written_key::KeyForms;
-    use crate::config::{EscapedSlashes, PathMatching, PathRules};
 
     /// `printf %s abc | sha256sum` (FIPS 180-4, example).
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -207,26 +198,6 @@ mod tests {
         assert!(!known.contains(count.to_string().as_bytes()));
     }
 
-    const FORMS: KeyForms = KeyForms {
-        paths: PathRules { matching: PathMatching::Forgiving, escaped_slashes: EscapedSlashes::Reject },
-        ignore_case: false,
-    };
-    const BEARER: WrittenPart<'_> = WrittenPart { sources: &[Source::Bearer], forms: FORMS };
-
-    #[test]
-    fn a_key_is_known_in_each_form_in_which_sources_count_it() {
-        let known =
-            |sources: &[Source], text: &str| line(text.as_bytes(), false, WrittenPart { sources, forms: FORMS });
-        let (host, tenant) = (Source::Host, Source::Capture("t".to_owned()));
-        assert_eq!(known(&[host.clone()], "API.test:80"), Ok(vec![Digest::of(b"api.test")]));
-        assert_eq!(known(&[tenant.clone()], "caf\u{e9}"), Ok(vec![Digest::of(b"caf%C3%A9")]));
-        let both = ["A.test", "a.test"].map(|text| Digest::of(text.as_bytes())).to_vec();
-        assert_eq!(known(&[host.clone(), Source::Bearer], "A.test"), Ok(both));
-        assert_eq!(known(&[host], " a/b").map_err(|(column, _)| column), Err(2));
-        let (_, wrong) = known(&[tenant], "a/b").unwrap_err();
-        assert!(!wrong.message.contains("a/b") && !wrong.help.contains("a/b"), "{wrong:?}");
-    }
-
     #[test]
     fn lines_are_keys_digests_or_comments() {
         let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -237,14 +208,14 @@ mod tests {
             abc,
             "\tsha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD\n",
         ] {
-            assert_eq!(line(text.as_bytes(), false, BEARER), Ok(vec![Digest::of(b"abc")]), "{text:?}");
+            assert_eq!(line(text.as_bytes(), false), Ok(Some(Digest::of(b"abc"))), "{text:?}");
         }
-        assert_eq!(line("\u{feff}abc\r\n".as_bytes(), true, BEARER), Ok(vec![Digest::of(b"abc")]));
+        assert_eq!(line("\u{feff}abc\r\n".as_bytes(), true), Ok(Some(Digest::of(b"abc"))));
         for text in ["", "\n", "  \r\n", "# abc", "  #abc\n"] {
-            assert_eq!(line(text.as_bytes(), false, BEARER), Ok(vec![]), "{text:?}");
+            assert_eq!(line(text.as_bytes(), false), Ok(None), "{text:?}");
         }
         let long = "k".repeat(LONGEST);
-        assert_eq!(line(long.as_bytes(), false, BEARER), Ok(vec![Digest::of(long.as_bytes())]));
+        assert_eq!(line(long.as_bytes(), false), Ok(Some(Digest::of(long.as_bytes()))));
         for (text, column) in [
             (&b"abc # partner 7"[..], 4),
             (b"  a\0b\n", 4),
@@ -256,7 +227,7 @@ mod tests {
             ((" ".to_owned() + &long + "k").as_bytes(), 2),
         ] {
             let shown = String::from_utf8_lossy(text);
-            assert_eq!(line(text, false, BEARER).map_err(|(column, _)| column), Err(column), "{shown:?}");
+            assert_eq!(line(text, false).map_err(|(column, _)| column), Err(column), "{shown:?}");
         }
     }
 }

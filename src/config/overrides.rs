@@ -133,8 +133,6 @@ pub struct Builder {
     /// The index of each allowance by its text.
     known: HashMap<String, u32>,
     next: u32,
-    /// Other patterns of keys that were added.
-    others: Vec<(Pattern, Grant)>,
 }
 
 impl Builder {
@@ -142,18 +140,12 @@ impl Builder {
     pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
         let grant = Grant { place: self.next, allowance: self.allowance(allowance) };
         self.next = self.next.saturating_add(1);
-        let earlier = self.insert(pattern, grant);
+        let earlier = match pattern {
+            Pattern::Exact(text) => *self.exact.entry(Fingerprint::of(text.as_bytes())).or_insert(grant),
+            Pattern::Network(network) => *self.networks.entry(network.trunc()).or_insert(grant),
+            Pattern::Wildcard(text) => *self.wildcards.entry(text).or_insert(grant),
+        };
         (earlier != grant).then(|| usize::try_from(earlier.place).unwrap_or(usize::MAX))
-    }
-
-    /// Like [`Self::add`], for a key with at least one pattern. An override for exactly one of the patterns after the first
-    /// precedes this one, wherever it is in the list, because it is no mistake to list such a key, too.
-    pub fn add_key(&mut self, patterns: Vec<Pattern>, allowance: &Allowance) -> Option<usize> {
-        let mut patterns = patterns.into_iter();
-        let grant = Grant { place: self.next, allowance: self.allowance(allowance.clone()) };
-        let earlier = self.add(patterns.next()?, allowance.clone());
-        self.others.extend(patterns.map(|pattern| (pattern, grant)));
-        earlier
     }
 
     /// The number of overrides added so far, which is the place of the next one.
@@ -163,17 +155,7 @@ impl Builder {
 
     /// How many patterns have a `*`: every request is compared with all of them.
     pub fn wildcards(&self) -> usize {
-        let others = self.others.iter().filter(|(pattern, _)| matches!(pattern, Pattern::Wildcard(_)));
-        self.wildcards.len() + others.count()
-    }
-
-    /// Returns the grant that the pattern has then.
-    fn insert(&mut self, pattern: Pattern, grant: Grant) -> Grant {
-        match pattern {
-            Pattern::Exact(text) => *self.exact.entry(Fingerprint::of(text.as_bytes())).or_insert(grant),
-            Pattern::Network(network) => *self.networks.entry(network.trunc()).or_insert(grant),
-            Pattern::Wildcard(text) => *self.wildcards.entry(text).or_insert(grant),
-        }
+        self.wildcards.len()
     }
 
     fn allowance(&mut self, allowance: Allowance) -> u32 {
@@ -187,10 +169,7 @@ impl Builder {
 
     /// # Errors
     /// When the patterns with `*` are too large together.
-    pub fn finish(mut self) -> Result<Overrides, BuildError> {
-        for (pattern, grant) in std::mem::take(&mut self.others) {
-            self.insert(pattern, grant);
-        }
+    pub fn finish(self) -> Result<Overrides, BuildError> {
         let mut sorted: Vec<_> = self.exact.into_iter().collect();
         sorted.sort_unstable_by_key(|(key, _)| *key);
         let (exact, grants): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();

@@ -20,6 +20,7 @@ use super::{secret, values};
 use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
 use crate::base::partition::PartitionSecret;
 
+pub(super) use listen::check_addresses;
 pub use listen::{Listener, MaxConnections};
 
 use listen::{LISTENER, MOST_CONNECTIONS};
@@ -85,6 +86,10 @@ pub struct Http2 {
     /// The largest request head in bytes, as RFC 9113, section 6.5.2, counts them.
     pub max_header_list: u32,
 }
+
+/// Of a route or a tier; the lowest is 0.
+pub const HIGHEST_PRIORITY: u8 = 9;
+pub const DEFAULT_PRIORITY: u8 = 5;
 
 /// When requests of low priorities are shed. At least one of `cpu` and `latency` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]

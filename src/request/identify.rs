@@ -18,14 +18,13 @@ use percent_encoding::percent_decode;
 
 use crate::base::fingerprint::{Domain, Fingerprint};
 use crate::config::known_keys::KnownKeys;
-use crate::config::written_key::KeyForms;
 use crate::config::{Key, PathPattern, Segment, Source};
 
 use super::descriptors::Descriptor;
 use body::InspectedBody;
 use tokens::ValidToken;
 
-pub use key_text::{WrittenKey, WrittenSubject};
+pub use key_text::WrittenKey;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RequestAttributes<'a> {
@@ -54,8 +53,6 @@ pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
     shared: Fingerprint,
-    /// How written keys are counted.
-    forms: KeyForms,
     /// Whether all requests share one counter.
     is_global: bool,
 }
@@ -145,7 +142,7 @@ impl KeyExtractor {
         let parts = key.parts.iter().enumerate().map(readers).collect();
         let domain = Domain::new(limit);
         let is_global = key.parts.iter().flatten().all(|source| *source == Source::Global);
-        Self { shared: domain.fingerprint(b""), domain, parts, forms: KeyForms::default(), is_global }
+        Self { shared: domain.fingerprint(b""), domain, parts, is_global }
     }
 
     /// The same extractor for the descriptor of the limit at this place.
@@ -205,12 +202,9 @@ impl KeyExtractor {
 
     /// The value of the first part of the key, by which overrides and tiers are looked up.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
-        key_cache.bytes.clear();
-        let mut readers = self.parts.first()?.iter();
-        let reader = readers.find(|reader| reader.read(attributes, &mut key_cache.bytes).is_some())?;
-        match reader.source {
-            Source::ClientIp { .. } => Some(Subject::Address(attributes.client.to_canonical())),
-            _ => key_cache.bytes.get(VALUE_HEADER..).map(Subject::Text),
+        match self.first(attributes, key_cache)? {
+            (Source::ClientIp { .. }, _) => Some(Subject::Address(attributes.client.to_canonical())),
+            (_, bytes) => bytes.get(VALUE_HEADER..).map(Subject::Text),
         }
     }
 

@@ -1,16 +1,16 @@
 //! Exceptions to a limit's own rates: `overrides`, and `tier` with `tiers`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use super::keys as limit;
 use super::rates::{RATES, Terms};
-use crate::config::key::{Names, Source, source};
+use crate::config::key::{Key, Names, Source, source};
 use crate::config::kinds::{number, shaped};
 use crate::config::overrides::{Allowance, Builder, Overrides, Pattern};
 use crate::config::read::{Name, Section, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
-use crate::config::written_key::WrittenPart;
 use crate::config::{HIGHEST_PRIORITY, values};
 use crate::limit::Rate;
 
@@ -55,51 +55,38 @@ tables! {
     }
 }
 
-/// Which keys overrides can have, according to the first part of the limit's key.
+/// Which kinds of keys overrides can have, according to the first part of the limit's key.
 #[derive(Clone, Copy)]
-pub(super) struct Kinds<'a> {
+pub(super) struct Kinds {
     addresses: bool,
     texts: bool,
-    part: WrittenPart<'a>,
 }
 
-impl<'a> Kinds<'a> {
-    pub(super) fn of(part: WrittenPart<'a>) -> Self {
+impl Kinds {
+    pub(super) fn of(key: Option<&Key>) -> Self {
+        let sources = key.and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
         let is_address = |source: &&Source| matches!(source, Source::ClientIp { .. });
-        let addresses = part.sources.iter().filter(is_address).count();
-        Self { addresses: addresses > 0, texts: addresses < part.sources.len() || part.sources.is_empty(), part }
+        let addresses = sources.iter().filter(is_address).count();
+        Self { addresses: addresses > 0, texts: addresses < sources.len() || sources.is_empty() }
     }
 
-    /// At least one pattern: more if the sources count the text differently.
-    pub(super) fn patterns(self, text: &str) -> Result<Vec<Pattern>, Wrong> {
+    pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
         if text.is_empty() {
             return Err(Wrong::new("a key is empty", "an empty value counts as a missing key"));
         }
         if self.addresses {
             match values::network(text) {
-                Ok(network) => return Ok(vec![Pattern::Network(network)]),
-                Err(wrong) if !self.texts || text.parse::<ipnet::IpNet>().is_ok() => return Err(wrong),
+                Ok(network) => return Ok(Pattern::Network(network)),
+                Err(wrong) if !self.texts || text.parse::<IpNet>().is_ok() => return Err(wrong),
                 Err(_) => {}
             }
         }
-        let has_star = text.contains('*');
-        let read = if has_star { self.part.patterns(text) } else { self.part.values(text) };
-        let values = read.map_err(|never| Wrong::new(never.message(text), never.help()))?;
-        let pattern = |value: Cow<'_, str>| match has_star && value.contains('*') {
-            true => Pattern::Wildcard(value.into_owned()),
-            false => Pattern::Exact(value.into_owned()),
-        };
-        Ok(values.into_iter().map(pattern).collect())
+        let text = text.to_owned();
+        Ok(if text.contains('*') { Pattern::Wildcard(text) } else { Pattern::Exact(text) })
     }
 }
 
-pub(super) fn overrides(
-    section: &Section<'_>,
-    name: &str,
-    terms: &Terms,
-    kinds: Kinds<'_>,
-    has_rates: bool,
-) -> Builder {
+pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
     let mut overrides = Builder::default();
     let Some(field) = section.field(&limit::overrides) else { return overrides };
     if !field.is_list() {
@@ -113,12 +100,17 @@ pub(super) fn overrides(
     overrides
 }
 
-pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, has_rates: bool, overrides: &mut Builder) {
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
     let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
-        let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
-        if overrides.add_key(patterns, &allowance).is_some() {
+        let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
+        if matches!(&pattern, Pattern::Exact(text) if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
+            let message =
+                "this is a network, but the keys of the limit are not addresses: only a key with this text matches";
+            field.warn(message, "networks are for limits whose key has `client-ip`");
+        }
+        if overrides.add(pattern, allowance.clone()).is_some() {
             field.report("this key has an override already", TWICE);
         }
     }

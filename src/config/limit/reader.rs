@@ -13,14 +13,13 @@ use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
 use crate::config::store::Store;
 use crate::config::values::named_section;
-use crate::config::written_key::{KeyForms, WrittenPart};
 use crate::limit::Rate;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
 pub(in crate::config) struct Overflow<'a> {
-    pub(in crate::config) limit: Name<'a>,
-    pub(in crate::config) pool: Option<Name<'a>>,
+    /// Where a limit names its pool.
+    pub(in crate::config) pool: Option<Field<'a>>,
     /// The place of `on_limit`, or of the limit if it has none.
     pub(in crate::config) on_limit: Range<usize>,
 }
@@ -32,10 +31,9 @@ pub(in crate::config) fn read<'a>(
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
-    forms: KeyForms,
 ) -> (Option<Limit>, Overflow<'a>) {
-    let mut overflow = Overflow { limit: name.clone(), pool: None, on_limit: name.span.clone() };
-    (read_limit(name, field, jwts, system, store, forms, &mut overflow), overflow)
+    let mut overflow = Overflow { pool: None, on_limit: name.span.clone() };
+    (read_limit(name, field, jwts, system, store, &mut overflow), overflow)
 }
 
 fn read_limit<'a>(
@@ -44,7 +42,6 @@ fn read_limit<'a>(
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
-    forms: KeyForms,
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
@@ -58,7 +55,7 @@ fn read_limit<'a>(
     let ban = on_limit::ban(&section, on_limit);
     let retry_jitter = jitter(&section, own, ban.is_some());
     let slow = on_limit::slow(&section, on_limit, !own.is_empty());
-    overflow.pool = section.field(&limit::overflow).and_then(|field| field.name());
+    overflow.pool = section.field(&limit::overflow).filter(|field| field.text().is_some());
     overflow.on_limit = section.key_span(limit::on_limit.name);
     if own.is_empty() {
         let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
@@ -73,12 +70,11 @@ fn read_limit<'a>(
         section.source.report(section.key_span(limit::max_in_flight.name), message, help);
     }
     // Rates with an error are not missing.
-    let part = WrittenPart::first(key.as_ref(), forms);
-    let (kinds, has_rates) = (Kinds::of(part), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
+    let (kinds, has_rates) = (Kinds::of(key.as_ref()), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
     let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
-    let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, part));
+    let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, key.as_ref()));
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
@@ -91,7 +87,6 @@ fn read_limit<'a>(
     Some(Limit {
         name: name.text.to_owned(),
         key: key?,
-        forms,
         rates: rates?,
         gateways,
         max_in_flight,
@@ -104,7 +99,7 @@ fn read_limit<'a>(
         on_limit,
         ban,
         slow,
-        overflow: overflow.pool.as_ref().map(|pool| pool.text.to_owned()),
+        overflow: overflow.pool.as_ref().and_then(Field::text).map(str::to_owned),
         missing,
         headers,
         status,

@@ -399,7 +399,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::written_key::KeyForms;
     use crate::config::{Cost, Key, Missing, OnLimit, Source, TokenCost};
     use crate::limit::{Limit, Verdict};
 
@@ -407,7 +406,6 @@ mod tests {
         config::Limit {
             name: name.to_owned(),
             key: Key { parts: vec![vec![Source::Global]] },
-            forms: KeyForms::default(),
             rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
             gateways: Some(1),
             missing: Missing::Shared,

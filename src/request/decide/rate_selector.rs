@@ -21,19 +21,18 @@ use crate::store::Replaced;
 const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
+#[derive(Clone)]
 pub struct RateTable {
     /// How many gateways share the limit; `None` if each has the full rates.
     gateways: Option<u64>,
     default_limit: Arc<Limit>,
     /// With the names of the tiers.
     tiers: Vec<(String, Arc<Limit>)>,
-    /// The value by which requests name each tier.
-    tier_values: Arc<[String]>,
     overrides: Arc<Overrides>,
     /// One for each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
     /// `None` if the admin API has set no overrides.
-    temporary: Option<Box<TemporaryRates>>,
+    temporary: Option<Arc<TemporaryRates>>,
     /// The limit's own rates, first, and those of the overrides, one set for each layout of cells.
     by_key: Vec<Arc<Limit>>,
     /// What counts refusals and bans. `None` if the limit bans no keys.
@@ -69,7 +68,7 @@ impl RateSet<'_> {
     pub fn id(self) -> (bool, u64) {
         match self {
             Self::Listed(number) => (false, number as u64),
-            Self::Quota(rates) => (true, rates.id()),
+            Self::Quota(rates) => (true, rates.id),
         }
     }
 }
@@ -98,7 +97,6 @@ impl RateTable {
             by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
             default_limit: own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
-            tier_values: tier_values(limit),
             overrides: limit.overrides.clone(),
             granted,
             temporary: None,
@@ -109,20 +107,10 @@ impl RateTable {
     /// The same limit with other overrides from the admin API.
     #[must_use]
     pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
-        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
+        let temporary = overrides.map(|overrides| Arc::new(TemporaryRates::new(overrides)));
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
         let (own, granted) = ([&self.default_limit].into_iter(), self.granted.iter().flatten());
-        Self {
-            gateways: self.gateways,
-            by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
-            default_limit: self.default_limit.clone(),
-            tiers: self.tiers.clone(),
-            tier_values: self.tier_values.clone(),
-            overrides: self.overrides.clone(),
-            granted: self.granted.clone(),
-            temporary,
-            ban: self.ban.clone(),
-        }
+        Self { by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)), temporary, ..self.clone() }
     }
 
     /// Whether the limit is shared by as many gateways as in this configuration.
@@ -185,7 +173,7 @@ impl RateTable {
     /// What a source of quotas grants a key. `None` if the quota names a tier that the limit no longer has.
     pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
         match &quota.granted {
-            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
+            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), &rates.limit)),
             GrantedQuota::Tier(name) => {
                 let place = self.tiers.iter().position(|(tier, _)| tier == name)?;
                 self.tiers.get(place).map(|(_, limit)| listed(1 + place, limit))
@@ -259,18 +247,6 @@ fn listed(number: usize, limit: &Arc<Limit>) -> SelectedRates<'_> {
     SelectedRates::Rates(RateSet::Listed(number), limit)
 }
 
-fn tier_values(limit: &config::Limit) -> Arc<[String]> {
-    let of_tiers = |tiers: &config::Tiers| {
-        let value = |(name, _): &(String, Vec<Rate>)| match limit.forms.normal(&tiers.source, name) {
-            Ok(value) => value.into_owned(),
-            // Only a source of quotas can name this tier.
-            Err(_) => name.clone(),
-        };
-        tiers.rates.iter().map(value).collect()
-    };
-    limit.tiers.as_ref().map_or_else(|| Arc::from([]), of_tiers)
-}
-
 fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<Arc<Limit>> {
     let mut ids = BTreeSet::new();
     limits.filter(|limit| ids.insert(limit.id())).cloned().collect()
@@ -312,7 +288,7 @@ impl RateSelector {
             return SelectedRates::Block;
         }
         let rates = sent.instead_of(limit);
-        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
+        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), &rates.limit))
     }
 
     /// How many sets of rates may be selected.
@@ -371,7 +347,7 @@ impl RateSelector {
 
     pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
         let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
-        self.rate_table.tier_values.iter().position(|tier| tier.as_bytes() == name)
+        self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
     }
 }
 

@@ -2,43 +2,23 @@
 //!
 //! A written part does not say from which of its sources it comes, so a key may have several readings and fingerprints.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
-
-use ipnet::IpNet;
 
 use super::{ABSENT, KeyExtractor, Reader, Subject};
 use crate::base::fingerprint::Fingerprint;
-use crate::config::written_key::KeyForms;
 use crate::config::{Limit, PathPattern, Source};
 
 /// The most readings of a key. Limits hardly ever have more than two.
 const MAX_READINGS: usize = 16;
 
-/// The first part of a written key, in the form in which requests are counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WrittenSubject<'a> {
-    Text(Cow<'a, [u8]>),
-    Address(IpAddr),
-}
-
-impl WrittenSubject<'_> {
-    pub fn as_subject(&self) -> Subject<'_> {
-        match self {
-            Self::Text(text) => Subject::Text(text),
-            Self::Address(address) => Subject::Address(*address),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenKey<'a> {
     /// Finds the counters of the key.
     pub fingerprint: Fingerprint,
     /// The key in the cache of a source of quotas: the fingerprint, or that of the first part if there are more.
     pub quota_key: Fingerprint,
     /// Finds overrides; `None` if the first part is missing.
-    pub subject: Option<WrittenSubject<'a>>,
+    pub subject: Option<Subject<'a>>,
     /// Whether an override of the written key applies to this reading. A written address means an address wherever it can, as
     /// in the file: otherwise a client could send that address as a text and get the override.
     pub has_override: bool,
@@ -49,7 +29,7 @@ pub struct WrittenKey<'a> {
 struct Unfinished<'a> {
     bytes: Vec<u8>,
     first: usize,
-    subject: Option<WrittenSubject<'a>>,
+    subject: Option<Subject<'a>>,
     /// Whether one of its parts is a text that could be an address.
     is_text_of_address: bool,
 }
@@ -58,7 +38,7 @@ impl KeyExtractor {
     pub fn of_written(limit: &Limit) -> Self {
         // Written keys are read without a path.
         let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
-        Self { forms: limit.forms, ..Self::new(&limit.name, &limit.key, &path, limit.known_keys.as_ref()) }
+        Self::new(&limit.name, &limit.key, &path, limit.known_keys.as_ref())
     }
 
     pub fn part_count(&self) -> usize {
@@ -78,9 +58,9 @@ impl KeyExtractor {
         let mut readings = vec![Unfinished::default()];
         for (place, (part, readers)) in parts.iter().zip(&self.parts).enumerate() {
             let mut longer = Vec::new();
-            let may_be_address = readers.iter().any(|reader| {
-                matches!(reader.push_written(part, self.forms, &mut Vec::new()), Some(WrittenSubject::Address(_)))
-            });
+            let may_be_address = readers
+                .iter()
+                .any(|reader| matches!(reader.push_written(part, &mut Vec::new()), Some(Subject::Address(_))));
             for reading in &readings {
                 if part.is_empty() {
                     let mut reading = reading.clone();
@@ -89,8 +69,8 @@ impl KeyExtractor {
                 }
                 for reader in readers {
                     let mut reading = reading.clone();
-                    let Some(subject) = reader.push_written(part, self.forms, &mut reading.bytes) else { continue };
-                    reading.is_text_of_address |= may_be_address && matches!(subject, WrittenSubject::Text(_));
+                    let Some(subject) = reader.push_written(part, &mut reading.bytes) else { continue };
+                    reading.is_text_of_address |= may_be_address && matches!(subject, Subject::Text(_));
                     if place == 0 {
                         (reading.first, reading.subject) = (reading.bytes.len(), Some(subject));
                     }
@@ -112,30 +92,17 @@ impl KeyExtractor {
 
 impl Reader {
     /// Appends a written value as [`Reader::read`] appends what it reads. `None` if the source cannot have this value.
-    fn push_written<'a>(&self, value: &'a [u8], forms: KeyForms, bytes: &mut Vec<u8>) -> Option<WrittenSubject<'a>> {
+    fn push_written<'a>(&self, value: &'a [u8], bytes: &mut Vec<u8>) -> Option<Subject<'a>> {
         match &self.source {
             Source::ClientIp { v6 } => {
-                let address = address(std::str::from_utf8(value).ok()?, *v6)?.to_canonical();
+                let address = std::str::from_utf8(value).ok()?.parse::<IpAddr>().ok()?.to_canonical();
                 self.push_address(address, *v6, bytes)?;
-                Some(WrittenSubject::Address(address))
+                Some(Subject::Address(address))
             }
             Source::Global if value != b"*" => None,
-            source => {
-                let value = forms.normal_bytes(source, value).ok()?;
-                self.push(&value, bytes).map(|()| WrittenSubject::Text(value))
-            }
+            _ => self.push(value, bytes).map(|()| Subject::Text(value)),
         }
     }
-}
-
-/// An address, or a network with the prefix length by which addresses are counted, as [`value_text`] shows it.
-fn address(text: &str, v6: u8) -> Option<IpAddr> {
-    let network = || {
-        let network: IpNet = text.parse().ok()?;
-        let counted = if network.addr().is_ipv4() { 32 } else { v6 };
-        (network.prefix_len() == counted).then(|| network.network())
-    };
-    text.parse().ok().or_else(network)
 }
 
 /// The value of a source as a text. An IPv6 network has its prefix length.
@@ -236,7 +203,7 @@ mod tests {
         let global = extractor(&[&[Source::Global]]);
         assert_eq!(written(&global, &["*"]), [extracted(&global, None, "::1")]);
         assert_eq!(written(&global, &["x"]), []);
-        let many = extractor(&[&[Source::Host, Source::Method][..]; 9]);
+        let many = extractor(&[&[Source::Host, Source::Path][..]; 9]);
         assert_eq!(written(&many, &["x"; 9]).len(), MAX_READINGS);
     }
 

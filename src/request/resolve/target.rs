@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
 
 use super::{ArrivedRequest, Rejection};
-use crate::base::http::path::PathRules;
-use crate::base::http::{host, path, standard_method};
+use crate::base::http::{host, is_method_in_other_case, path};
 use crate::base::reason::Reason;
+use crate::config::PathRules;
 
 #[derive(Default)]
 pub struct Target<'a> {
@@ -97,12 +97,6 @@ impl<'a> Target<'a> {
             Cow::Owned(key) => PathKey::Folded(key),
         };
     }
-}
-
-/// Whether upper case would make it a standard method. Methods are case-sensitive (RFC 9110, section 9.1), but some servers
-/// read `post` as POST (WSGI, Rack), and the gateway would find the route of another method.
-fn is_method_in_other_case(method: &str) -> bool {
-    method.bytes().any(|byte| byte.is_ascii_lowercase()) && standard_method(method).is_some()
 }
 
 /// Whether the body has no transfer coding but chunked. The gateway writes its own chunks, so others would be lost.
