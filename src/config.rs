@@ -20,6 +20,7 @@ mod tls;
 mod server;
 mod key;
 mod jwt;
+mod written_key;
 pub mod known_keys;
 pub mod overrides;
 #[cfg(feature = "postgres")]
@@ -88,6 +89,7 @@ pub use upstream::{
     UpstreamTls,
 };
 pub use values::document_url;
+pub use written_key::KeyForms;
 
 /// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.
 ///

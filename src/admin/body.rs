@@ -1,17 +1,49 @@
 //! Bodies of requests to the admin listener: short JSON objects.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use serde::de::DeserializeOwned;
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::proxy::respond::{self, LocalResponse};
 
 const MAX_BYTES: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The members of an object, none of them twice: of two, the client could mean either.
+pub(super) struct Members(pub(super) Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Members, A::Error> {
+        let mut members = Map::new();
+        while let Some((name, value)) = from.next_entry::<String, Value>()? {
+            if members.contains_key(&name) {
+                return Err(de::Error::custom(format!("duplicate field `{name}`")));
+            }
+            members.insert(name, value);
+        }
+        Ok(Members(members))
+    }
+}
 
 /// Reads a body as JSON.
 ///

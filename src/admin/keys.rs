@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::View;
@@ -56,8 +56,8 @@ pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
 }
 
 pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming) -> LocalResponse {
-    let written: Map<String, Value> = match body::read(body).await {
-        Ok(written) => written,
+    let written = match body::read(body).await {
+        Ok(body::Members(written)) => written,
         Err(response) => return response,
     };
     let set = with_key(view, path, false, async |key| {
@@ -117,7 +117,8 @@ async fn with_key<T>(
     // The path may also name a key of the list of overrides as that list shows it: masked.
     let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
     let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
-    let mut readings = extractor.written(&parts);
+    let values = limit.key.counted_values(&parts, limit.forms);
+    let mut readings = values.as_ref().map_or(Vec::new(), |values| extractor.written(values));
     let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
         && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
@@ -125,11 +126,14 @@ async fn with_key<T>(
         readings = vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: false }];
     }
     if readings.is_empty() {
-        let why = match extractor.part_count() {
-            count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
-            _ => format!("{name:?} has no such key: it is not an address, or not one of known_keys."),
+        let (status, why) = match (&values, extractor.part_count()) {
+            (Err(why), _) => (StatusCode::BAD_REQUEST, format!("{name:?} has no such key: {why}.")),
+            (_, count) if count != parts.len() => {
+                (StatusCode::NOT_FOUND, format!("A key of {name:?} has {count} parts, joined by |."))
+            }
+            _ => (StatusCode::NOT_FOUND, format!("{name:?} has no such key: it is not one of known_keys.")),
         };
-        return Err(respond::problem(StatusCode::NOT_FOUND, &why));
+        return Err(respond::problem(status, &why));
     }
     let source = snapshot.quota_sources.iter().find(|one| one.limit.name == table.name()).map(|one| &*one.source);
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await

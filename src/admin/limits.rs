@@ -176,7 +176,9 @@ pub(super) fn overridden(view: &View, limit: &Limit, text: &str) -> Option<Vec<V
 }
 
 pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[Vec<u8>]) -> String {
-    let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("|");
+    let values = limit.key.counted_values(parts, limit.forms).unwrap_or_default();
+    let part = |values: &Vec<Vec<u8>>| String::from_utf8_lossy(values.first().map_or(&[], Vec::as_slice)).into_owned();
+    let text = values.iter().map(part).collect::<Vec<_>>().join("|");
     shown(limit, key, &text, mask(view))
 }
 

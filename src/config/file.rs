@@ -4,9 +4,11 @@
 //! docs/reference.md all use these tables. A default is read like a value of the file. So documentation and readers cannot
 //! disagree.
 
+use std::collections::HashMap;
+
 use ::tracing::Level;
 use toml::Spanned;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::acme::{self, Challenge};
 use super::admin::{self, Admin};
@@ -19,6 +21,7 @@ use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
 use super::server;
 use super::store::{self, OnError};
+use super::written_key::KeyForms;
 use super::{Config, EscapedSlashes, PathMatching, decisions, jwt, notices, route, tls, tracing, upstream};
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
@@ -105,17 +108,20 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstream::read(&name, &field, &system, &tokens));
+    let mut listeners = Vec::new();
+    let has_decisions = root.field(&root::decisions).is_some();
+    let server = server::read(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
+    let path_cases = path_cases(table.get_ref());
     let limit = |(name, field): (Name<'a>, Field<'a>)| {
-        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store);
+        let ignore_case = path_cases.get(name.text).copied().unwrap_or(Some(false));
+        let forms = KeyForms { paths: server.paths, ignore_case };
+        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store, forms);
         ((name, limit), overflow)
     };
     let upstreams = entries(&root::upstreams, "[upstreams.NAME]").into_iter().map(upstream).collect();
     let (limits, overflows): (_, Vec<_>) = entries(&root::limits, "[limits.NAME]").into_iter().map(limit).unzip();
     let named = Named { limits, upstreams };
     named.check_pools(&overflows);
-    let mut listeners = Vec::new();
-    let has_decisions = root.field(&root::decisions).is_some();
-    let server = server::read(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
     let decisions = root.table(&root::decisions);
     let decisions = decisions.and_then(|section| decisions::read(section, &named, &mut listeners));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
@@ -145,4 +151,26 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         source.report(0..0, source.no_routes(), SMALLEST);
     }
     config
+}
+
+/// For each limit of a route, also as a pool: whether its routes ignore the case of paths; `None` if they differ. Nothing is
+/// reported, since routes are read after limits.
+fn path_cases<'a>(file: &'a DeTable<'a>) -> HashMap<&'a str, Option<bool>> {
+    fn list<'a>(table: &'a DeTable<'a>, key: &str) -> &'a [Spanned<DeValue<'a>>] {
+        table.get(key).and_then(|value| value.get_ref().as_array()).map_or(&[], |list| list)
+    }
+    let limits = file.get(root::limits.name).and_then(|limits| limits.get_ref().as_table());
+    let pool =
+        |name: &str| limits?.get(name)?.get_ref().as_table()?.get(limit::keys::overflow.name)?.get_ref().as_str();
+    let mut cases = HashMap::new();
+    for route in list(file, root::routes.name).iter().filter_map(|route| route.get_ref().as_table()) {
+        let ignores = route.get(route::keys::ignore_case.name).and_then(|value| value.get_ref().as_bool());
+        for name in list(route, route::keys::limits.name).iter().filter_map(|name| name.get_ref().as_str()) {
+            for limit in [Some(name), pool(name)].into_iter().flatten() {
+                let all = cases.entry(limit).or_insert(Some(ignores == Some(true)));
+                *all = all.filter(|all| *all == (ignores == Some(true)));
+            }
+        }
+    }
+    cases
 }

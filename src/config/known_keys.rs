@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::key::{Key, Source};
+use super::key::Source;
 use super::read::{Field, Wrong};
 use super::regular_file::{NamedFile, RegularFile};
+use super::written_key::WrittenPart;
 use crate::base::byte_order_mark::without_mark;
 use crate::base::hex;
 
@@ -77,22 +78,21 @@ impl KnownKeys {
     }
 }
 
-/// `key` is that of the limit.
-pub(super) fn read(field: &Field<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys>> {
+/// `part` is the first one of the limit's key.
+pub(super) fn read(field: &Field<'_>, part: WrittenPart<'_>) -> Option<Arc<KnownKeys>> {
     let file = NamedFile::new(field)?;
-    let first = key.and_then(|key| key.parts.first());
-    if first.is_some_and(|sources| !sources.iter().any(Source::is_chosen_by_clients)) {
+    if !part.sources.is_empty() && !part.sources.iter().any(Source::is_chosen_by_clients) {
         let help =
             "`known_keys` needs a first part of `key` that clients choose, like \"header:x-api-key | client-ip\"";
         field.report("`known_keys` has no effect with this `key`: clients cannot invent its values", help);
         return None;
     }
     let opened = RegularFile::open(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
-    Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened)))))
+    Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened), part))))
 }
 
 /// The digests of all keys of a file, or of those before an error of reading.
-fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
+fn lines(file: &NamedFile<'_>, mut text: impl BufRead, part: WrittenPart<'_>) -> Vec<Digest> {
     let (mut digests, mut bytes, mut number) = (Vec::new(), Vec::new(), 0);
     loop {
         bytes.clear();
@@ -104,8 +104,8 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
                 return digests;
             }
         }
-        match line(&bytes, number == 1) {
-            Ok(digest) => digests.extend(digest),
+        match line(&bytes, number == 1, part) {
+            Ok(known) => digests.extend(known),
             Err((column, wrong)) => file.report(number, column, &wrong.message, &wrong.help),
         }
         if digests.len() > MOST_KEYS {
@@ -120,9 +120,9 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
     digests
 }
 
-/// The digest of the key on a line, if there is one; or the column and the problem. Messages show no part of a line, since keys
-/// are secrets.
-fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
+/// The digests of the values by which the key on a line is counted, if there is one; or the column and the problem. Messages show
+/// no part of a line, since keys are secrets.
+fn line(bytes: &[u8], is_first: bool, part: WrittenPart<'_>) -> Result<Vec<Digest>, (u64, Wrong)> {
     let bytes = if is_first { without_mark(bytes) } else { bytes };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let column = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).chars().count() as u64 + 1;
@@ -130,14 +130,14 @@ fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
     })?;
     let key = text.trim();
     if key.is_empty() || key.starts_with('#') {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let before = text.chars().take_while(|character| character.is_whitespace()).count();
     let at = |place: usize, message: &str, help: &str| ((before + place + 1) as u64, Wrong::new(message, help));
     if let Some(digits) = key.strip_prefix("sha256:") {
         let digest =
             Digest::parse(digits).map_err(|place| at("sha256:".len() + place, "this is not a digest", DIGEST))?;
-        return Ok(Some(digest));
+        return Ok(vec![digest]);
     }
     if let Some(place) = key.chars().position(|character| character.is_whitespace() || character.is_control()) {
         let help = "a line must contain only one key; write a key with such characters as `sha256:` and its digest";
@@ -147,12 +147,22 @@ fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
         let help = format!("allowed: at most {LONGEST} bytes");
         return Err(at(0, &format!("a key has {} bytes", key.len()), &help));
     }
-    Ok(Some(Digest::of(key.as_bytes())))
+    let values = part.values(key, false).map_err(|wrong| at(0, "no request has this key", &wrong.help))?;
+    Ok(values.iter().map(|value| Digest::of(value.as_bytes())).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KeyForms;
+
+    fn line(bytes: &[u8], is_first: bool) -> Result<Vec<Digest>, (u64, Wrong)> {
+        line_of(bytes, is_first, &[Source::Bearer])
+    }
+
+    fn line_of(bytes: &[u8], is_first: bool, sources: &[Source]) -> Result<Vec<Digest>, (u64, Wrong)> {
+        super::line(bytes, is_first, WrittenPart { sources, forms: KeyForms::default() })
+    }
 
     /// `printf %s abc | sha256sum` (FIPS 180-4, example).
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -208,14 +218,14 @@ mod tests {
             abc,
             "\tsha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD\n",
         ] {
-            assert_eq!(line(text.as_bytes(), false), Ok(Some(Digest::of(b"abc"))), "{text:?}");
+            assert_eq!(line(text.as_bytes(), false), Ok(vec![Digest::of(b"abc")]), "{text:?}");
         }
-        assert_eq!(line("\u{feff}abc\r\n".as_bytes(), true), Ok(Some(Digest::of(b"abc"))));
+        assert_eq!(line("\u{feff}abc\r\n".as_bytes(), true), Ok(vec![Digest::of(b"abc")]));
         for text in ["", "\n", "  \r\n", "# abc", "  #abc\n"] {
-            assert_eq!(line(text.as_bytes(), false), Ok(None), "{text:?}");
+            assert_eq!(line(text.as_bytes(), false), Ok(vec![]), "{text:?}");
         }
         let long = "k".repeat(LONGEST);
-        assert_eq!(line(long.as_bytes(), false), Ok(Some(Digest::of(long.as_bytes()))));
+        assert_eq!(line(long.as_bytes(), false), Ok(vec![Digest::of(long.as_bytes())]));
         for (text, column) in [
             (&b"abc # partner 7"[..], 4),
             (b"  a\0b\n", 4),
@@ -229,5 +239,16 @@ mod tests {
             let shown = String::from_utf8_lossy(text);
             assert_eq!(line(text, false).map_err(|(column, _)| column), Err(column), "{shown:?}");
         }
+    }
+    #[test]
+    fn a_key_is_known_by_each_value_that_counts_requests_with_it() {
+        let (host, tenant) = (Source::Host, Source::Capture("t".to_owned()));
+        let known = |sources: &[Source], text: &str| line_of(text.as_bytes(), false, sources);
+        assert_eq!(known(&[host.clone()], "API.test:80"), Ok(vec![Digest::of(b"api.test")]));
+        let both = [b"A.test", b"a.test"].map(|text| Digest::of(text)).to_vec();
+        assert_eq!(known(&[Source::Bearer, host.clone()], "A.test"), Ok(both));
+        assert_eq!(known(&[host], " a/b").map_err(|(column, _)| column), Err(2));
+        let (_, wrong) = known(&[tenant], "a/b").unwrap_err();
+        assert!(!wrong.message.contains("a/b") && !wrong.help.contains("a/b"), "{wrong:?}");
     }
 }

@@ -23,6 +23,7 @@ use super::kinds::{flag, number, percent, shaped, text, wait, words};
 use super::known_keys::KnownKeys;
 use super::overrides::{Allowance, Overrides};
 use super::read::{Shape, tables};
+use super::written_key::KeyForms;
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strategy};
 
 pub use bytes::CountedBytes;
@@ -46,6 +47,8 @@ pub struct Limit {
     /// Printable ASCII, because the name is part of headers and of keys in the store.
     pub name: String,
     pub key: Key,
+    /// How requests spell keys.
+    pub forms: KeyForms,
     /// A request must fit all rates. Empty only if there is `max_in_flight`.
     pub rates: Vec<Rate>,
     /// How many gateways share all rates of this limit, each with its own counters; at least 1. It is 1 after reading if the

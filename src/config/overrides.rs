@@ -136,16 +136,18 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds an override. If its key or network already has one, that is kept, and its place is returned, from 0.
-    pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
+    /// Adds an override for what these patterns match. Those that already have one keep it, and the place of the first of
+    /// these is returned, from 0.
+    pub fn add(&mut self, patterns: Vec<Pattern>, allowance: Allowance) -> Option<usize> {
         let grant = Grant { place: self.next, allowance: self.allowance(allowance) };
         self.next = self.next.saturating_add(1);
-        let earlier = match pattern {
+        let grants = patterns.into_iter().map(|pattern| match pattern {
             Pattern::Exact(text) => *self.exact.entry(Fingerprint::of(text.as_bytes())).or_insert(grant),
             Pattern::Network(network) => *self.networks.entry(network.trunc()).or_insert(grant),
             Pattern::Wildcard(text) => *self.wildcards.entry(text).or_insert(grant),
-        };
-        (earlier != grant).then(|| usize::try_from(earlier.place).unwrap_or(usize::MAX))
+        });
+        let earlier = grants.filter(|earlier| *earlier != grant).min()?;
+        Some(usize::try_from(earlier.place).unwrap_or(usize::MAX))
     }
 
     /// The number of overrides added so far, which is the place of the next one.
@@ -277,14 +279,14 @@ mod tests {
         let mut builder = Builder::default();
         let exact = |text: &str| Pattern::Exact(text.to_owned());
         let wildcard = |text: &str| Pattern::Wildcard(text.to_owned());
-        assert_eq!(builder.add(exact("a1"), rates("1/s")), None);
-        assert_eq!(builder.add(wildcard("a*"), rates("2/s")), None);
-        assert_eq!(builder.add(exact("a2"), rates("3/s")), None);
-        assert_eq!(builder.add(network("10.0.0.0/8"), rates("4/s")), None);
-        assert_eq!(builder.add(network("10.1.0.0/16"), rates("5/s")), None);
-        assert_eq!(builder.add(exact("a1"), Allowance::Block), Some(0));
-        assert_eq!(builder.add(wildcard("a*"), Allowance::Block), Some(1));
-        assert_eq!(builder.add(network("10.0.0.0/8"), Allowance::Block), Some(3));
+        assert_eq!(builder.add(vec![exact("a1")], rates("1/s")), None);
+        assert_eq!(builder.add(vec![wildcard("a*")], rates("2/s")), None);
+        assert_eq!(builder.add(vec![exact("a2")], rates("3/s")), None);
+        assert_eq!(builder.add(vec![network("10.0.0.0/8")], rates("4/s")), None);
+        assert_eq!(builder.add(vec![network("10.1.0.0/16")], rates("5/s")), None);
+        assert_eq!(builder.add(vec![exact("a1")], Allowance::Block), Some(0));
+        assert_eq!(builder.add(vec![wildcard("a*")], Allowance::Block), Some(1));
+        assert_eq!(builder.add(vec![network("10.0.0.0/8")], Allowance::Block), Some(3));
         let overrides = builder.finish().unwrap();
         let found = |text: &str| overrides.find(Some(text.as_bytes()), None).map(|at| &overrides.allowances()[at]);
         assert_eq!(found("a1"), Some(&rates("1/s")));
@@ -311,7 +313,7 @@ mod tests {
             (network("::/0"), Allowance::Block),
             (network("::1/128"), Allowance::Block),
         ] {
-            builder.add(pattern, allowance);
+            builder.add(vec![pattern], allowance);
         }
         let overrides = builder.finish().unwrap();
         let granted: Vec<_> = overrides.granted().into_iter().map(|(_, keys, texts)| (keys, texts.join(" "))).collect();
@@ -326,7 +328,7 @@ mod tests {
         let mut builder = Builder::default();
         for key in 0..keys {
             let allowance = rates(if key % 2 == 0 { "10/s" } else { "20/s" });
-            assert_eq!(builder.add(Pattern::Exact(format!("client-{key}")), allowance), None);
+            assert_eq!(builder.add(vec![Pattern::Exact(format!("client-{key}"))], allowance), None);
         }
         let overrides = builder.finish().unwrap();
         assert_eq!((overrides.len(), overrides.allowances().len()), (keys, 2));
@@ -385,7 +387,7 @@ mod tests {
             let mut builder = Builder::default();
             for (place, pattern) in list.iter().enumerate() {
                 let earlier = list[..place].iter().position(|earlier| earlier == pattern);
-                prop_assert_eq!(builder.add(pattern.clone(), rates(&format!("{}/s", place + 1))), earlier);
+                prop_assert_eq!(builder.add(vec![pattern.clone()], rates(&format!("{}/s", place + 1))), earlier);
             }
             let overrides = builder.finish().unwrap();
             let granted = |found: Option<usize>| found.map(|at| overrides.allowances()[at].clone());
@@ -417,7 +419,7 @@ mod tests {
                 "block" => Allowance::Block,
                 rate => Allowance::Rates(vec![rate.parse().unwrap()].into()),
             };
-            builder.add(pattern, allowance);
+            builder.add(vec![pattern], allowance);
         }
         builder.finish().unwrap()
     }

@@ -69,9 +69,16 @@ fn an_address_is_a_key_too_and_so_are_several_parts() {
     assert_eq!(used(&gateway, "m/keys/k|POST"), 0);
     drop(client.get("/m"));
     assert_eq!(used(&gateway, "m/keys/|GET"), 1);
-    for path in ["l/keys/not-an-address", "m/keys/k", "m/keys/a|b|GET", "nothing/keys/k", "l/nothing"] {
+    for (path, status) in [
+        ("l/keys/not-an-address", 400),
+        ("m/keys/k|get", 400),
+        ("m/keys/k", 404),
+        ("m/keys/a|b|GET", 404),
+        ("nothing/keys/k", 404),
+        ("l/nothing", 404),
+    ] {
         let response = call(&gateway, "GET", &format!("/api/limits/{path}"));
-        assert_eq!(response.status, 404, "{path}");
+        assert_eq!(response.status, status, "{path}");
         assert_eq!(response.headers.get("content-type"), Some("application/problem+json"));
     }
 }

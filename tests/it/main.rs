@@ -92,6 +92,7 @@ mod inspection;
 mod interim;
 mod jitter;
 mod key_parts;
+mod key_spellings;
 mod keys;
 mod known_keys;
 mod kubernetes;

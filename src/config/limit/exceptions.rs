@@ -1,16 +1,18 @@
 //! Exceptions to a limit's own rates: `overrides`, and `tier` with `tiers`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::keys as limit;
 use super::rates::{RATES, Terms};
-use crate::config::key::{Key, Names, Source, source};
+use crate::config::key::{Names, Source, source};
 use crate::config::kinds::{number, shaped};
 use crate::config::overrides::{Allowance, Builder, Overrides, Pattern};
 use crate::config::read::{Name, Section, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
+use crate::config::written_key::WrittenPart;
 use crate::config::{HIGHEST_PRIORITY, values};
 use crate::limit::Rate;
 
@@ -57,36 +59,47 @@ tables! {
 
 /// Which kinds of keys overrides can have, according to the first part of the limit's key.
 #[derive(Clone, Copy)]
-pub(super) struct Kinds {
+pub(super) struct Kinds<'k> {
     addresses: bool,
     texts: bool,
+    part: WrittenPart<'k>,
 }
 
-impl Kinds {
-    pub(super) fn of(key: Option<&Key>) -> Self {
-        let sources = key.and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
+impl<'k> Kinds<'k> {
+    pub(super) fn of(part: WrittenPart<'k>) -> Self {
         let is_address = |source: &&Source| matches!(source, Source::ClientIp { .. });
-        let addresses = sources.iter().filter(is_address).count();
-        Self { addresses: addresses > 0, texts: addresses < sources.len() || sources.is_empty() }
+        let addresses = part.sources.iter().filter(is_address).count();
+        Self { addresses: addresses > 0, texts: addresses < part.sources.len() || part.sources.is_empty(), part }
     }
 
-    pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
+    /// More than one if the sources count the text differently.
+    pub(super) fn patterns(self, text: &str) -> Result<Vec<Pattern>, Wrong> {
         if text.is_empty() {
             return Err(Wrong::new("a key is empty", "an empty value counts as a missing key"));
         }
         if self.addresses {
             match values::network(text) {
-                Ok(network) => return Ok(Pattern::Network(network)),
+                Ok(network) => return Ok(vec![Pattern::Network(network)]),
                 Err(wrong) if !self.texts || text.parse::<IpNet>().is_ok() => return Err(wrong),
                 Err(_) => {}
             }
         }
-        let text = text.to_owned();
-        Ok(if text.contains('*') { Pattern::Wildcard(text) } else { Pattern::Exact(text) })
+        let is_pattern = text.contains('*');
+        let pattern = |value: Cow<'_, str>| match is_pattern {
+            true => Pattern::Wildcard(value.into_owned()),
+            false => Pattern::Exact(value.into_owned()),
+        };
+        Ok(self.part.values(text, is_pattern)?.into_iter().map(pattern).collect())
     }
 }
 
-pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
+pub(super) fn overrides(
+    section: &Section<'_>,
+    name: &str,
+    terms: &Terms,
+    kinds: Kinds<'_>,
+    has_rates: bool,
+) -> Builder {
     let mut overrides = Builder::default();
     let Some(field) = section.field(&limit::overrides) else { return overrides };
     if !field.is_list() {
@@ -100,17 +113,17 @@ pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds:
     overrides
 }
 
-pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, has_rates: bool, overrides: &mut Builder) {
     let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
-        let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
-        if matches!(&pattern, Pattern::Exact(text) if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
+        let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
+        if matches!(&patterns[..], [Pattern::Exact(text)] if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
             let message =
                 "this is a network, but the keys of the limit are not addresses: only a key with this text matches";
             field.warn(message, "networks are for limits whose key has `client-ip`");
         }
-        if overrides.add(pattern, allowance.clone()).is_some() {
+        if overrides.add(patterns, allowance.clone()).is_some() {
             field.report("this key has an override already", TWICE);
         }
     }

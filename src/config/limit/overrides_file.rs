@@ -12,7 +12,7 @@ use super::exceptions::{Kinds, TWICE, entry, exception};
 use super::keys as limit;
 use super::rates::{Terms, split};
 use crate::config::kinds::shaped;
-use crate::config::overrides::{Allowance, Builder, Pattern};
+use crate::config::overrides::{Allowance, Builder};
 use crate::config::read::{Section, Shape, Source, Wrong, tables};
 use crate::config::regular_file::{self, NamedFile, RegularFile};
 use crate::config::report::quoted;
@@ -36,7 +36,7 @@ tables! {
 pub(super) fn read(
     section: &Section<'_>,
     terms: &Terms,
-    kinds: Kinds,
+    kinds: Kinds<'_>,
     has_rates: bool,
     overrides: &mut Builder,
 ) -> Option<PathBuf> {
@@ -56,7 +56,7 @@ pub(super) fn read(
 struct Quotas<'a> {
     file: NamedFile<'a>,
     terms: &'a Terms,
-    kinds: Kinds,
+    kinds: Kinds<'a>,
     has_rates: bool,
 }
 
@@ -184,7 +184,7 @@ impl Rows<'_> {
         let (Some(key), Some(rates), None) = (row.get(0), row.get(1), row.get(2)) else {
             return Err((1, Wrong::new(format!("the line has {} field(s), not 2", row.len()), ROW)));
         };
-        let pattern: Pattern = self.quotas.kinds.pattern(key).map_err(|wrong| (1, wrong))?;
+        let patterns = self.quotas.kinds.patterns(key).map_err(|wrong| (1, wrong))?;
         let allowance = match self.known.get(rates) {
             Some(known) => known.clone(),
             None => {
@@ -195,7 +195,7 @@ impl Rows<'_> {
             }
         };
         self.lines.push(at.line());
-        if let Some(earlier) = overrides.add(pattern, allowance) {
+        if let Some(earlier) = overrides.add(patterns, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
             let field = self.quotas.file.field;
             let inline = || format!("in {}", field.source.name(field.span.start));

@@ -13,6 +13,7 @@ use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
 use crate::config::store::Store;
 use crate::config::values::named_section;
+use crate::config::written_key::{KeyForms, WrittenPart};
 use crate::limit::Rate;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
@@ -31,9 +32,10 @@ pub(in crate::config) fn read<'a>(
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
+    forms: KeyForms,
 ) -> (Option<Limit>, Overflow<'a>) {
     let mut overflow = Overflow { pool: None, on_limit: name.span.clone() };
-    (read_limit(name, field, jwts, system, store, &mut overflow), overflow)
+    (read_limit(name, field, jwts, system, store, forms, &mut overflow), overflow)
 }
 
 fn read_limit<'a>(
@@ -42,6 +44,7 @@ fn read_limit<'a>(
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
+    forms: KeyForms,
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
@@ -70,11 +73,13 @@ fn read_limit<'a>(
         section.source.report(section.key_span(limit::max_in_flight.name), message, help);
     }
     // Rates with an error are not missing.
-    let (kinds, has_rates) = (Kinds::of(key.as_ref()), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
+    let sources = key.as_ref().and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
+    let part = WrittenPart { sources, forms };
+    let (kinds, has_rates) = (Kinds::of(part), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
     let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
-    let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, key.as_ref()));
+    let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, part));
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
@@ -87,6 +92,7 @@ fn read_limit<'a>(
     Some(Limit {
         name: name.text.to_owned(),
         key: key?,
+        forms,
         rates: rates?,
         gateways,
         max_in_flight,

@@ -399,13 +399,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Cost, Key, Missing, OnLimit, Source, TokenCost};
+    use crate::config::{Cost, Key, KeyForms, Missing, OnLimit, Source, TokenCost};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
         config::Limit {
             name: name.to_owned(),
             key: Key { parts: vec![vec![Source::Global]] },
+            forms: KeyForms::default(),
             rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
             gateways: Some(1),
             missing: Missing::Shared,

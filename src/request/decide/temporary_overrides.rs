@@ -209,7 +209,8 @@ impl TemporaryOverride {
 }
 
 fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
-    let readings = KeyExtractor::of_written(limit).written(key).into_iter();
+    let values = limit.key.counted_values(key, limit.forms).unwrap_or_default();
+    let readings = KeyExtractor::of_written(limit).written(&values).into_iter();
     readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
 }
 

@@ -45,9 +45,9 @@ impl KeyExtractor {
         self.parts.len()
     }
 
-    /// All readings of a key with these parts. An empty part is missing. Empty if the number of parts differs, or if no
-    /// source of a part can have its value.
-    pub fn written<'a>(&self, parts: &'a [Vec<u8>]) -> Vec<WrittenKey<'a>> {
+    /// All readings of a key whose parts can have these values ([`Key::counted_values`]). A part without any is missing. Empty if
+    /// the number of parts differs, or if no source of a part can have one of its values.
+    pub fn written<'a>(&self, parts: &'a [Vec<Vec<u8>>]) -> Vec<WrittenKey<'a>> {
         if parts.len() != self.parts.len() {
             return Vec::new();
         }
@@ -58,18 +58,19 @@ impl KeyExtractor {
         let mut readings = vec![Unfinished::default()];
         for (place, (part, readers)) in parts.iter().zip(&self.parts).enumerate() {
             let mut longer = Vec::new();
-            let may_be_address = readers
-                .iter()
-                .any(|reader| matches!(reader.push_written(part, &mut Vec::new()), Some(Subject::Address(_))));
+            let pairs = || part.iter().flat_map(|value| readers.iter().map(move |reader| (value, reader)));
+            let may_be_address = pairs().any(|(value, reader)| {
+                matches!(reader.push_written(value, &mut Vec::new()), Some(Subject::Address(_)))
+            });
             for reading in &readings {
                 if part.is_empty() {
                     let mut reading = reading.clone();
                     reading.bytes.extend_from_slice(&ABSENT);
                     longer.push(reading);
                 }
-                for reader in readers {
+                for (value, reader) in pairs() {
                     let mut reading = reading.clone();
-                    let Some(subject) = reader.push_written(part, &mut reading.bytes) else { continue };
+                    let Some(subject) = reader.push_written(value, &mut reading.bytes) else { continue };
                     reading.is_text_of_address |= may_be_address && matches!(subject, Subject::Text(_));
                     if place == 0 {
                         (reading.first, reading.subject) = (reading.bytes.len(), Some(subject));
@@ -156,7 +157,8 @@ mod tests {
     }
 
     fn written(extractor: &KeyExtractor, parts: &[&str]) -> Vec<Fingerprint> {
-        let parts: Vec<_> = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+        let values = |part: &&str| if part.is_empty() { vec![] } else { vec![part.as_bytes().to_vec()] };
+        let parts: Vec<_> = parts.iter().map(values).collect();
         extractor.written(&parts).into_iter().map(|reading| reading.fingerprint).collect()
     }
 
@@ -189,7 +191,7 @@ mod tests {
         // A client could send an address as its key.
         let both = [extracted(&one, Some("192.0.2.1"), "::1"), extracted(&one, None, "192.0.2.1")];
         assert_eq!(written(&one, &["192.0.2.1"]), both);
-        let parts = [b"192.0.2.1".to_vec()];
+        let parts = [vec![b"192.0.2.1".to_vec()]];
         assert_eq!(one.written(&parts).iter().map(|reading| reading.has_override).collect::<Vec<_>>(), [false, true]);
         assert_eq!(written(&one, &["2001:db8::7"])[1], extracted(&one, None, "2001:db8::ffff"));
         assert_eq!(written(&one, &["::ffff:192.0.2.1"])[1], extracted(&one, None, "192.0.2.1"));
