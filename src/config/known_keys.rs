@@ -244,7 +244,7 @@ mod tests {
     fn a_key_is_known_by_each_value_that_counts_requests_with_it() {
         let (host, tenant) = (Source::Host, Source::Capture("t".to_owned()));
         let known = |sources: &[Source], text: &str| line_of(text.as_bytes(), false, sources);
-        assert_eq!(known(&[host.clone()], "API.test:80"), Ok(vec![Digest::of(b"api.test")]));
+        assert_eq!(known(std::slice::from_ref(&host), "API.test:80"), Ok(vec![Digest::of(b"api.test")]));
         let both = [b"A.test", b"a.test"].map(|text| Digest::of(text)).to_vec();
         assert_eq!(known(&[Source::Bearer, host.clone()], "A.test"), Ok(both));
         assert_eq!(known(&[host], " a/b").map_err(|(column, _)| column), Err(2));
