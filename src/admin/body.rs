@@ -36,10 +36,9 @@ impl<'de> Visitor<'de> for MembersVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Members, A::Error> {
         let mut members = Map::new();
         while let Some((name, value)) = from.next_entry::<String, Value>()? {
-            if members.contains_key(&name) {
+            if members.insert(name.clone(), value).is_some() {
                 return Err(de::Error::custom(format!("duplicate field `{name}`")));
             }
-            members.insert(name, value);
         }
         Ok(Members(members))
     }

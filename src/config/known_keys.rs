@@ -240,6 +240,7 @@ mod tests {
             assert_eq!(line(text, false).map_err(|(column, _)| column), Err(column), "{shown:?}");
         }
     }
+
     #[test]
     fn a_key_is_known_by_each_value_that_counts_requests_with_it() {
         let (host, tenant) = (Source::Host, Source::Capture("t".to_owned()));

@@ -28,6 +28,7 @@ pub struct KeyForms {
 /// One part of a key.
 #[derive(Clone, Copy)]
 pub(super) struct WrittenPart<'k> {
+    /// Empty if the key has an error.
     pub(super) sources: &'k [Source],
     pub(super) forms: KeyForms,
 }
@@ -53,7 +54,11 @@ impl WrittenPart<'_> {
                 }
             }
         }
-        wrong.filter(|_| values.is_empty()).map_or(Ok(values), Err)
+        match wrong {
+            Some(wrong) if values.is_empty() => Err(wrong),
+            _ if self.sources.is_empty() => Ok(vec![Cow::Borrowed(text)]),
+            _ => Ok(values),
+        }
     }
 }
 
@@ -251,6 +256,7 @@ mod tests {
         assert_eq!(of(&[Source::Host, Source::Path], "/a/"), own(&["/a"]), "no host has a slash");
         assert_eq!(of(&[Source::Host, Source::Path], "a b"), None);
         assert_eq!(of(&[Source::Host, Source::ClientIp { v6: 64 }], "A"), own(&["a"]));
+        assert_eq!(of(&[], "A"), own(&["A"]));
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl KeyExtractor {
         self.parts.len()
     }
 
-    /// All readings of a key whose parts can have these values ([`Key::counted_values`]). A part without any is missing. Empty if
-    /// the number of parts differs, or if no source of a part can have one of its values.
+    /// All readings of a key whose parts have these values, by [`crate::config::Key::counted_values`]. A part without any is
+    /// missing. Empty if the number of parts differs, or if no source of a part can have one of its values.
     pub fn written<'a>(&self, parts: &'a [Vec<Vec<u8>>]) -> Vec<WrittenKey<'a>> {
         if parts.len() != self.parts.len() {
             return Vec::new();
