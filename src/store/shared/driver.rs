@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::Common;
 use super::connection::Connection;
 use super::engine::{Engine, Output};
+use super::health;
 use super::mailbox::Mailboxes;
 use super::protocol::Protocol;
 use super::slots::SlotMap;
@@ -64,6 +65,8 @@ impl Setup {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         driver.serve_all(protocol, &mut connections);
+        let (watching, watched) = (protocol.clone(), common.health.clone());
+        connections.spawn_local(async move { health::watch(&*watching, &watched).await });
         if let Some(slots) = protocol.slot_map() {
             let (driver, protocol, nodes) = (driver.clone(), protocol.clone(), config.servers.clone());
             connections.spawn_local(async move { driver.follow_slots(&slots, &nodes, &protocol).await });
@@ -162,7 +165,7 @@ impl Driver {
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);
             outputs.into_iter().for_each(|output| match output {
-                Output::Connect => connection = Connection::open(address.clone(), protocol),
+                Output::Connect => connection = Connection::Connecting(protocol.open(&address)),
                 Output::Write(bytes) => connection.write(bytes),
                 Output::Close => connection = Connection::Closed,
             });

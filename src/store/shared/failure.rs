@@ -7,19 +7,6 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage;
 
-/// Why a server is refused that has just been connected to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unwelcome {
-    Garbage,
-    /// The configuration says that it is something else.
-    Unlike(&'static str),
-    /// It refuses a command that is needed, with this answer.
-    Refused {
-        command: &'static str,
-        answer: String,
-    },
-}
-
 #[derive(Debug)]
 pub enum LinkFailure {
     Io(io::Error),
@@ -30,6 +17,7 @@ pub enum LinkFailure {
     Failed(String),
     /// The configuration says that it is something else.
     Unlike(&'static str),
+    /// It refuses a command that is needed, with this answer.
     Unwelcome {
         command: &'static str,
         answer: String,
@@ -59,15 +47,5 @@ impl From<io::Error> for LinkFailure {
 impl From<Garbage> for LinkFailure {
     fn from(_: Garbage) -> Self {
         Self::Garbage
-    }
-}
-
-impl From<Unwelcome> for LinkFailure {
-    fn from(unwelcome: Unwelcome) -> Self {
-        match unwelcome {
-            Unwelcome::Garbage => Self::Garbage,
-            Unwelcome::Unlike(what) => Self::Unlike(what),
-            Unwelcome::Refused { command, answer } => Self::Unwelcome { command, answer },
-        }
     }
 }

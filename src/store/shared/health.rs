@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 use super::failure::LinkFailure;
 use super::protocol::{Protocol, Statistics};
@@ -17,6 +17,8 @@ use crate::base::repeated_event::RepeatedEvent;
 
 /// How often servers are asked for statistics.
 const EVERY: Duration = Duration::from_secs(10);
+/// The longest time that a server may take to connect and to tell its statistics.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// In seconds. A server reports whole seconds, and updates its clock once a second.
 const TICK: i64 = 2;
 
@@ -164,18 +166,19 @@ impl Health {
     }
 }
 
-/// Asks servers for statistics now and then, until the sender of `end` is dropped: their clocks, because buckets are named by
-/// the clock and gateways should agree, and their evictions, because counters may have been evicted.
-pub(super) fn watch(protocol: &dyn Protocol, health: &Arc<Health>, end: &Receiver<()>) {
+/// Asks servers for statistics now and then: their clocks, because buckets are named by the clock and gateways should agree, and
+/// their evictions, because counters may have been evicted.
+pub(super) async fn watch(protocol: &dyn Protocol, health: &Health) {
+    let (question, read) = protocol.statistics();
     loop {
         for server in health.servers().iter().filter(|server| server.is_up()) {
-            if let Some(Statistics { time, evictions }) = protocol.statistics(&server.address) {
+            let exchange = async { protocol.open(&server.address).await?.ask(question.to_vec(), read).await };
+            // Other code notices that a server does not answer, and one may refuse just these commands.
+            if let Ok(Ok(Statistics { time, evictions })) = timeout(TIMEOUT, exchange).await {
                 health.said(server, time.map_or(0, |time| skew(time, clock::now())), evictions);
             }
         }
-        if end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
+        sleep(EVERY).await;
     }
 }
 

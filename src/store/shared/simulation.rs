@@ -54,7 +54,7 @@ pub struct SimulatedGateway {
 impl SimulatedGateway {
     pub fn new(config: &config::SharedStore, clock: Time) -> Self {
         let protocol = super::protocol_of(config);
-        let (common, now) = (Common::new(config, &*protocol, 1), Instant::now());
+        let (common, now) = (Common::new(config, 1), Instant::now());
         Self {
             engine: Engine::new(config, &*protocol, common.clone(), now),
             common,

@@ -9,30 +9,17 @@ mod sentinels;
 mod cluster;
 mod redirects;
 
-use std::future::ready;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::runtime::Builder;
-use tokio::time::timeout;
-
-use super::connection::Socket;
-use super::failure::LinkFailure;
-use super::protocol::{
-    Commands, Finding, Garbage, Greeting, Locating, NoteAnswer, NoteCommand, Protocol, Redirects, Statistics, digits,
-};
+use super::connection::Redirects;
+use super::protocol::{Commands, Finding, LinkFailure, Opening, Protocol, Statistics, digits};
 use super::slots::{SLOTS, SlotMap, slot_of};
 use crate::base::hex;
-use crate::config::{Login, UpstreamTls};
+use crate::config::Login;
 
 use commands::FrameCommands;
 use frames::{Frame, frame};
-use greeting::Introduction;
 use redirects::Follower;
-
-/// The longest time that a server may take to connect and to tell its statistics.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Valkey {
     login: Login,
@@ -68,30 +55,28 @@ impl Valkey {
 }
 
 impl Protocol for Valkey {
-    fn name(&self) -> &'static str {
-        "valkey"
-    }
-
-    fn tls(&self) -> Option<&UpstreamTls> {
-        self.login.tls.as_deref()
-    }
-
-    fn locate(&self, server: String) -> Locating {
-        match &*self.login.sentinels {
-            [] => Box::pin(ready(Ok(server))),
-            sentinels => Box::pin(sentinels::locate(server, sentinels.to_vec(), self.login.tls.clone())),
-        }
-    }
-
-    fn greeting(&self, server: &str) -> Box<dyn Greeting> {
+    fn open(&self, server: &str) -> Opening {
         let probe = match &self.slots {
             Some(slots) => self.probe_of(server, slots),
             None => Some(self.probe()),
         };
-        Box::new(match probe {
-            Some(probe) => Introduction::new(&self.login, &probe),
-            None => Introduction::to_node(&self.login),
+        let follower = |slots: &Arc<SlotMap>| -> Box<dyn Redirects> {
+            Box::new(Follower::new(self.login.clone(), server.to_owned(), slots.clone()))
+        };
+        let (follower, login, server) = (self.slots.as_ref().map(follower), self.login.clone(), server.to_owned());
+        Box::pin(async move {
+            let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, &login).await? };
+            let socket = greeting::open(&address, &login, probe.as_deref()).await?;
+            Ok(socket.following(follower))
         })
+    }
+
+    fn commands(&self) -> Box<dyn Commands> {
+        Box::new(FrameCommands::new(self.slots.is_some()))
+    }
+
+    fn statistics(&self) -> (&'static [u8], fn(&[u8]) -> Result<Option<Statistics>, LinkFailure>) {
+        (b"*1\r\n$4\r\nTIME\r\n*2\r\n$4\r\nINFO\r\n$5\r\nstats\r\n", statistics)
     }
 
     fn slot_map(&self) -> Option<Arc<SlotMap>> {
@@ -101,80 +86,17 @@ impl Protocol for Valkey {
     fn find_slots(&self, nodes: Vec<String>) -> Finding {
         Box::pin(cluster::find(self.login.clone(), nodes))
     }
-
-    fn redirects(&self, server: &str) -> Option<Box<dyn Redirects>> {
-        let slots = self.slots.clone()?;
-        Some(Box::new(Follower::new(self.login.clone(), server.to_owned(), slots)))
-    }
-
-    fn commands(&self) -> Box<dyn Commands> {
-        Box::new(FrameCommands::new(self.slots.is_some()))
-    }
-
-    fn statistics(&self, address: &str) -> Option<Statistics> {
-        let mut question = Vec::new();
-        frames::write([b"TIME"], &mut question);
-        frames::write([b"INFO", b"stats"], &mut question);
-        let exchange = async {
-            let mut socket = Socket::open(address.to_owned(), self).await?;
-            socket.ask(question, statistics).await
-        };
-        // The time limit needs the runtime when it is made.
-        let asked = async { timeout(TIMEOUT, exchange).await };
-        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-        // Other code notices that a server does not answer, and one may refuse just these commands.
-        runtime.block_on(asked).ok()?.ok()
-    }
-
-    fn write_note(&self, name: &str, command: NoteCommand<'_>, out: &mut Vec<u8>) {
-        let name = name.as_bytes();
-        let set = |text: &str, lifetime: Duration, condition: &[&[u8]], out: &mut Vec<u8>| {
-            let seconds = lifetime.as_secs().to_string();
-            frames::command(5 + condition.len(), out);
-            let words = [b"SET", name, text.as_bytes(), b"EX", seconds.as_bytes()];
-            words.into_iter().chain(condition.iter().copied()).for_each(|word| frames::word(word, out));
-        };
-        match command {
-            NoteCommand::Claim(text, lifetime) => set(text, lifetime, &[b"NX"], out),
-            NoteCommand::Write(text, lifetime) => set(text, lifetime, &[], out),
-            NoteCommand::Read => frames::write([b"GET", name], out),
-            NoteCommand::Remove => frames::write([b"DEL", name], out),
-        }
-    }
-
-    fn read_note(&self, command: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage> {
-        let Some((frame, _)) = frame(input, 0)? else { return Ok(None) };
-        let text = |place: Range<usize>| String::from_utf8(input[place].to_vec()).map_err(|_| Garbage);
-        Ok(Some(match (frame, command) {
-            (Frame::Text(place), NoteCommand::Read) => NoteAnswer::Text(text(place)?),
-            (Frame::Null, NoteCommand::Claim(..)) => NoteAnswer::Exists,
-            (Frame::Null, NoteCommand::Read) => NoteAnswer::Nothing,
-            (Frame::Text(_) | Frame::Number(_), _) => NoteAnswer::Done,
-            (Frame::Error(place), _) => NoteAnswer::Failed(text(place)?),
-            (Frame::Null | Frame::Several(_), _) => return Err(Garbage),
-        }))
-    }
 }
 
 /// Reads the answers to `TIME` and `INFO stats`; `None` while they are incomplete.
 fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
-    let (mut texts, mut next) = ([0..0, 0..0, 0..0], 0);
-    for (answer, text) in [None, Some(0), Some(1), Some(2)].into_iter().enumerate() {
-        let Some((frame, after)) = frame(input, next)? else { return Ok(None) };
-        match (frame, text) {
-            (Frame::Several(2), None) => {}
-            (Frame::Text(place), Some(text)) => texts[text] = place,
-            (Frame::Error(place), _) if answer == 0 || answer == 3 => {
-                return Err(LinkFailure::Failed(String::from_utf8_lossy(&input[place]).into_owned()));
-            }
-            _ => return Err(Garbage.into()),
-        }
-        next = after;
-    }
-    let [seconds, _, told] = texts.map(|place| &input[place]);
+    let Some((time, next)) = frame(input, 0)? else { return Ok(None) };
+    let Some((told, _)) = frame(input, next)? else { return Ok(None) };
+    let (Frame::Several(time), Frame::Text(told)) = (time, told) else { return Err(LinkFailure::Garbage) };
+    let [Frame::Text(seconds), _] = &time[..] else { return Err(LinkFailure::Garbage) };
     let line = |line: &[u8]| line.strip_prefix(b"evicted_keys:").and_then(|count| digits(count.trim_ascii()));
-    let evictions = told.split(|byte| *byte == b'\n').find_map(line);
-    Ok(Some(Statistics { time: digits(seconds), evictions: evictions.unwrap_or(0) }))
+    let evictions = input[told].split(|byte| *byte == b'\n').find_map(line);
+    Ok(Some(Statistics { time: digits(&input[seconds.clone()]), evictions: evictions.unwrap_or(0) }))
 }
 
 #[cfg(test)]
@@ -197,29 +119,6 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_items() {
-        let valkey = Valkey::new(Login::default(), "gw");
-        let written = |command| {
-            let mut out = Vec::new();
-            valkey.write_note("n", command, &mut out);
-            String::from_utf8(out).unwrap()
-        };
-        let set = "$3\r\nSET\r\n$1\r\nn\r\n$2\r\nxy\r\n$2\r\nEX\r\n$2\r\n60\r\n";
-        let minute = Duration::from_secs(60);
-        assert_eq!(written(NoteCommand::Claim("xy", minute)), format!("*6\r\n{set}$2\r\nNX\r\n"));
-        assert_eq!(written(NoteCommand::Write("xy", minute)), format!("*5\r\n{set}"));
-        let read = |command, input: &[u8]| valkey.read_note(command, input).unwrap();
-        assert_eq!(read(NoteCommand::Read, b"$2\r\nxy\r\n"), Some(NoteAnswer::Text("xy".to_owned())));
-        assert_eq!([read(NoteCommand::Read, b"$2\r\nx"), read(NoteCommand::Remove, b":")], [None, None]);
-        assert_eq!(read(NoteCommand::Read, b"_\r\n"), Some(NoteAnswer::Nothing));
-        assert_eq!(read(NoteCommand::Claim("xy", minute), b"_\r\n"), Some(NoteAnswer::Exists));
-        assert_eq!(read(NoteCommand::Claim("xy", minute), b"+OK\r\n"), Some(NoteAnswer::Done));
-        assert_eq!(read(NoteCommand::Remove, b":0\r\n"), Some(NoteAnswer::Done));
-        let failed = NoteAnswer::Failed("OOM no".to_owned());
-        assert_eq!(read(NoteCommand::Write("xy", minute), b"-OOM no\r\n"), Some(failed));
-    }
-
-    #[test]
     fn statistics_are_read_when_all_is_there() {
         let time = b"*2\r\n$10\r\n1795809528\r\n$6\r\n489245\r\n";
         let told = b"=51\r\ntxt:# Stats\r\nexpired_keys:7\r\nevicted_keys:12\r\nx:1\r\n\r\n";
@@ -230,7 +129,8 @@ mod tests {
         }
         let Statistics { time, evictions } = read(&input).unwrap().unwrap();
         assert_eq!((time, evictions), (Some(1_795_809_528), 12));
-        assert!(read(b"-NOPERM no\r\n-NOPERM no\r\n").unwrap_err().contains("NOPERM"));
-        assert!(read(b"*3\r\n").is_err());
+        for refused in ["-NOPERM no\r\n-NOPERM no\r\n", "*1\r\n:1\r\n+x\r\n"] {
+            assert!(read(refused.as_bytes()).is_err());
+        }
     }
 }

@@ -189,7 +189,7 @@ mod tests {
         let software = Software::Memcached;
         let store =
             config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false };
-        let health = Arc::new(Health::new(&store.servers, 1, Memcached.name()));
+        let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));
         let asks = ask(limit, key_on(1, 2, limit));

@@ -100,6 +100,11 @@ impl Commands for TextCommands {
         self.silent += 1;
     }
 
+    fn delete(&mut self, name: Name<'_>) {
+        self.begin(b"md ", name);
+        self.end(b" q", Written::Unknown);
+    }
+
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
         if !self.writes.is_empty() {
             out.append(&mut self.writes);
@@ -200,6 +205,7 @@ mod tests {
             write(&|commands| commands.store_count(&name(), 0, MINUTE, 77)),
             "ms gw:l:k#s.7 1 T60 F77 q O0\r\n0\r\n"
         );
+        assert_eq!(write(&|commands| commands.delete(&name())), "md gw:l:k#s.7 q O0\r\n");
         assert_eq!(
             write(&|commands| commands.append(&name(), b"xy", MINUTE)),
             "ms gw:l:k#s.7 2 MA q O0\r\nxy\r\ntouch gw:l:k#s.7 60 noreply\r\n"

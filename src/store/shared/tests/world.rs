@@ -121,7 +121,7 @@ impl World {
 
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config(self.models.len(), on_error, strict);
-        let health = Arc::new(Health::new(&config.servers, 1, protocol_of(&config).name()));
+        let health = Arc::new(Health::new(&config.servers, 1, config.software.word()));
         let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
         // Nothing breaks but what the schedule says.
         let link = || Link::new(Duration::MAX / 4, self.instant());

@@ -90,6 +90,10 @@ impl Commands for FrameCommands {
         self.lifetime(lifetime);
     }
 
+    fn delete(&mut self, name: Name<'_>) {
+        self.begin(b"DEL", name, 2, Expected::Sum(Echo::Quiet));
+    }
+
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
         out.append(&mut self.writes);
         if self.reads > 0 && !self.is_cluster {
@@ -149,6 +153,7 @@ const LONGEST: u64 = 100 * 366 * 86_400;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::shared::valkey::frames::Frame;
 
     const MINUTE: Lifetime = Lifetime { seconds: 60, from: 1_700_000_000 };
 
@@ -162,17 +167,17 @@ mod tests {
         collect(&mut commands);
         commands.finish(&mut out);
         let (mut at, mut words) = (0, Vec::new());
-        while let Some((frame, next)) = frames::frame(&out, at).unwrap() {
-            match frame {
-                frames::Frame::Several(count) => words.push(format!("{count}:")),
-                frames::Frame::Text(place) if place.len() == 40 => words.push("#".to_owned()),
-                frames::Frame::Text(place) if out[place.start] == MARK => {
-                    let rest = &out[place.start + 9..place.end];
-                    words.push(format!("=v{}", rest.escape_ascii()));
+        while let Some((command, next)) = frames::frame(&out, at).unwrap() {
+            let Frame::Several(frames) = command else { panic!("{command:?}") };
+            words.push(format!("{}:", frames.len()));
+            words.extend(frames.into_iter().map(|frame| match frame {
+                Frame::Text(place) if place.len() == 40 => "#".to_owned(),
+                Frame::Text(place) if out[place.start] == MARK => {
+                    format!("=v{}", out[place.start + 9..place.end].escape_ascii())
                 }
-                frames::Frame::Text(place) => words.push(out[place].escape_ascii().to_string()),
+                Frame::Text(place) => out[place].escape_ascii().to_string(),
                 other => panic!("{other:?}"),
-            }
+            }));
             at = next;
         }
         words
@@ -191,6 +196,7 @@ mod tests {
         assert_eq!(stored(Condition::Always), "5: SET k =v\\x00\\x00\\x00M\\x01 EX 60");
         assert_eq!(stored(Condition::Missing), "6: SET k =v\\x00\\x00\\x00M\\x01 EX 60 NX");
         assert_eq!(stored(Condition::Version(9)), "7: EVALSHA # 1 k =v =v\\x00\\x00\\x00M\\x01 60");
+        assert_eq!(written(&|commands| commands.delete(name)), "2: DEL k");
         assert_eq!(written(&|commands| commands.append(name, b"xy", MINUTE)), "7: EVALSHA # 1 k =v xy 60");
     }
 

@@ -15,13 +15,12 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::time::timeout;
 
-use super::super::connection::Socket;
-use super::super::failure::LinkFailure;
-use super::super::protocol::{Garbage, Redirects};
+use super::super::connection::{Redirects, Socket};
+use super::super::protocol::{Garbage, LinkFailure};
 use super::super::slots::SlotMap;
 use super::cluster::{Redirection, TIMEOUT, redirection};
-use super::frames::{self, Frame, whole};
-use super::greeting::Introduction;
+use super::frames::{self, Frame, frame};
+use super::greeting;
 use crate::config::Login;
 
 /// How often other nodes are asked for the commands that were read at once, before a redirection stays.
@@ -64,9 +63,9 @@ impl Follower {
     fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
         let mut redirected = Vec::new();
         let mut at = input.len() - self.unseen;
-        while let Some((reply, next)) = whole(input, at)? {
+        while let Some((reply, next)) = frame(input, at)? {
             // The node sends what nobody has asked for, if there is no command.
-            let (_, length) = whole(&self.sent, 0)?.ok_or(Garbage)?;
+            let (_, length) = frame(&self.sent, 0)?.ok_or(Garbage)?;
             let command = self.sent.split_to(length);
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
@@ -149,8 +148,7 @@ async fn connection(others: &mut BTreeMap<String, Socket>, login: &Login, server
     if let Some(socket) = others.remove(server) {
         return Some(socket);
     }
-    let greeting = Box::new(Introduction::to_node(login));
-    timeout(TIMEOUT, Socket::greet(server, login.tls.as_deref(), greeting)).await.ok()?.ok()
+    timeout(TIMEOUT, greeting::open(server, login, None)).await.ok()?.ok()
 }
 
 type Reply = (BytesMut, Option<Redirection>);
@@ -161,10 +159,10 @@ fn replies(input: &[u8], announced: &[bool], node: &str) -> Result<Option<Vec<Re
     let (mut at, mut replies) = (0, Vec::new());
     for is_announced in announced {
         if *is_announced {
-            let Some((_, next)) = whole(input, at)? else { return Ok(None) };
+            let Some((_, next)) = frame(input, at)? else { return Ok(None) };
             at = next;
         }
-        let Some((reply, next)) = whole(input, at)? else { return Ok(None) };
+        let Some((reply, next)) = frame(input, at)? else { return Ok(None) };
         let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
         replies.push((BytesMut::from(&input[at..next]), to));
         at = next;

@@ -1,4 +1,4 @@
-//! The replies of Valkey and Redis to one exchange, read in place and each only once, in whatever pieces they arrive.
+//! The replies of Valkey and Redis to one exchange, read in place, in whatever pieces they arrive.
 
 use std::ops::Range;
 
@@ -31,9 +31,8 @@ pub(super) struct FrameReader {
     expected: Vec<Expected>,
     written: Vec<Written>,
     reads: usize,
-    /// How many items each command reads, and how many of the present one are to come.
+    /// How many items each command reads.
     reads_each: usize,
-    open: usize,
     /// Whether a read is answered by an error, and whether each is.
     is_refused: bool,
     is_all_refused: bool,
@@ -74,21 +73,23 @@ impl FrameReader {
             return Ok(());
         }
         match frame {
-            Frame::Several(items) if self.open == 0 && items == self.reads_each => {
-                (self.open, self.is_all_refused) = (items, false);
-                return Ok(());
+            Frame::Several(items) if items.len() == self.reads_each => {
+                self.is_all_refused = false;
+                for frame in items {
+                    self.items.push(match frame {
+                        Frame::Text(place) => Some(item(place, input)),
+                        Frame::Null => None,
+                        _ => return Err(Garbage),
+                    });
+                }
             }
-            Frame::Error(place) if self.open == 0 => {
+            Frame::Error(place) => {
                 self.fail(place, input);
                 self.is_refused = true;
                 self.items.resize(self.items.len() + self.reads_each, None);
-                return Ok(());
             }
-            Frame::Text(place) if self.open > 0 => self.items.push(Some(item(place, input))),
-            Frame::Null if self.open > 0 => self.items.push(None),
             _ => return Err(Garbage),
         }
-        self.open -= 1;
         Ok(())
     }
 }
@@ -210,10 +211,10 @@ mod tests {
         for input in [
             &b"+OK\r\n"[..],
             b":1\r\n:1\r\n:1\r\n:1\r\n",
-            b":1\r\n:1\r\n:1\r\n+OK\r\n*2\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*2\r\n_\r\n_\r\n",
             b":1\r\n:1\r\n:1\r\n+OK\r\n_\r\n",
-            b":1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n*1\r\n",
-            b"*4\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n*1\r\n_\r\n",
+            b"*1\r\n_\r\n",
         ] {
             assert_eq!(reader(1).read(input), Err(Garbage), "{}", String::from_utf8_lossy(input));
         }

@@ -7,16 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::connection::Socket;
-use super::super::failure::LinkFailure;
-use super::super::protocol::Garbage;
+use super::super::protocol::LinkFailure;
+use super::cluster::host_and_port;
 use super::frames::{self, Frame, frame};
-use crate::config::UpstreamTls;
+use crate::config::{Login, UpstreamTls};
 
 /// The longest time that a sentinel may take to connect and to answer. The primary needs the rest of a second.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -25,10 +26,10 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// If no sentinel knows it.
-pub(super) async fn locate(name: String, sentinels: Vec<String>, tls: Option<Box<UpstreamTls>>) -> io::Result<String> {
+pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
     let mut asked = JoinSet::new();
-    for sentinel in sentinels {
-        let (name, tls) = (name.clone(), tls.clone());
+    for sentinel in login.sentinels.clone() {
+        let (name, tls) = (name.to_owned(), login.tls.clone());
         asked.spawn(async move { timeout(TIMEOUT, ask(&sentinel, &name, tls.as_deref())).await });
     }
     let (mut votes, mut last) = (BTreeMap::<String, usize>::new(), LinkFailure::Silent);
@@ -65,25 +66,16 @@ async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<St
 
 /// Reads host and port; `None` while they are incomplete.
 fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
-    // Null, as the second version of the protocol writes it.
-    if input.starts_with(b"*-1\r\n") {
-        return Err(LinkFailure::Failed("it has no primary of this name".to_owned()));
+    let Some((answer, _)) = frame(input, 0)? else { return Ok(None) };
+    let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
+    match &answer {
+        Frame::Several(told) if let [Frame::Text(host), Frame::Text(port)] = &told[..] => {
+            Ok(Some(host_and_port(&text(host), &text(port))))
+        }
+        Frame::Null => Err(LinkFailure::Failed("it has no primary of this name".to_owned())),
+        Frame::Error(place) => Err(LinkFailure::Failed(text(place))),
+        _ => Err(LinkFailure::Garbage),
     }
-    let text = |at| match frame(input, at)? {
-        Some((Frame::Text(place), next)) => Ok(Some((str::from_utf8(&input[place]).map_err(|_| Garbage)?, next))),
-        Some((Frame::Error(place), _)) => Err(LinkFailure::Failed(String::from_utf8_lossy(&input[place]).into_owned())),
-        Some(_) => Err(Garbage.into()),
-        None => Ok(None),
-    };
-    let first = match frame(input, 0)? {
-        Some((Frame::Several(2), next)) => next,
-        Some((Frame::Error(_), _)) => return text(0).map(|_| None),
-        Some(_) => return Err(Garbage.into()),
-        None => return Ok(None),
-    };
-    let Some((host, next)) = text(first)? else { return Ok(None) };
-    let Some((port, _)) = text(next)? else { return Ok(None) };
-    Ok(Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }))
 }
 
 #[cfg(test)]
@@ -101,7 +93,7 @@ mod tests {
         assert_eq!(read(b"*2\r\n$3\r\n::1\r\n$1\r\n7\r\n"), Ok(Some("[::1]:7".to_owned())));
         assert!(read(b"*-1\r\n").unwrap_err().contains("no primary"));
         assert!(read(b"-NOAUTH no\r\n").unwrap_err().contains("NOAUTH no"));
-        for garbage in [&b"*3\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n", b"HTTP/1.1 400\r\n"] {
+        for garbage in [&b"*1\r\n+a\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n+1\r\n", b"HTTP/1.1 400\r\n"] {
             assert!(read(garbage).is_err());
         }
     }
