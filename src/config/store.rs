@@ -45,36 +45,32 @@ pub enum Share {
 }
 
 impl Store {
+    /// `None` for memory.
+    fn shared(&self) -> Option<&SharedStore> {
+        match self {
+            Self::Memory { .. } => None,
+            Self::Shared(shared) => Some(shared),
+        }
+    }
+
     /// What happens to a request if the store does not answer. Memory always answers.
     pub fn on_error(&self) -> OnError {
-        match self {
-            Self::Memory { .. } => OnError::Allow,
-            Self::Shared(shared) => shared.on_error,
-        }
+        self.shared().map_or(OnError::Allow, |shared| shared.on_error)
     }
 
     /// As `type` names it.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Memory { .. } => "memory",
-            Self::Shared(shared) => shared.software.word(),
-        }
+        self.shared().map_or("memory", |shared| shared.software.word())
     }
 
     /// What limits do after a change to this store.
     pub fn first_counts(&self) -> &'static str {
-        match self {
-            Self::Memory { .. } => "begin at 0",
-            Self::Shared(_) => "continue with what it has counted",
-        }
+        self.shared().map_or("begin at 0", |_| "continue with what it has counted")
     }
 
     /// Which gateways share the limits, if each has its own counters.
     pub fn share(&self) -> Option<&Share> {
-        match self {
-            Self::Memory { share, .. } => share.as_ref(),
-            Self::Shared(_) => None,
-        }
+        if let Self::Memory { share, .. } = self { share.as_ref() } else { None }
     }
 
     /// How many gateways share the limits, as far as the file alone says; at least 1.
@@ -87,11 +83,7 @@ impl Store {
 
     /// Whether both keep their counters in the same place, so that one store can serve both.
     pub fn is_same_place(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Memory { .. }, Self::Memory { .. }) => true,
-            (Self::Shared(shared), Self::Shared(other)) => shared == other,
-            (Self::Memory { .. }, Self::Shared(_)) | (Self::Shared(_), Self::Memory { .. }) => false,
-        }
+        self.shared() == other.shared()
     }
 }
 
@@ -141,22 +133,22 @@ impl Software {
         }
     }
 
+    /// `None` if servers know no users.
+    pub fn login(&self) -> Option<&Login> {
+        match self {
+            Self::Memcached => None,
+            Self::Valkey(login) => Some(login),
+        }
+    }
+
     /// Those that know where the only server is; empty if it has an address itself.
     pub fn sentinels(&self) -> &[String] {
-        match self {
-            Self::Memcached => &[],
-            Self::Valkey(login) => &login.sentinels,
-        }
+        self.login().map_or(&[], |login| &login.sentinels)
     }
 
     /// Whether the servers are nodes of a cluster, and know those that are not listed.
     pub fn is_cluster(&self) -> bool {
-        matches!(self, Self::Valkey(login) if login.cluster)
-    }
-
-    /// Whether a server may be a cluster, which keeps together the keys that have the same text in braces.
-    pub fn has_slots(&self) -> bool {
-        matches!(self, Self::Valkey(_))
+        self.login().is_some_and(|login| login.cluster)
     }
 
     /// As `type` spells it.
@@ -346,7 +338,7 @@ fn prefix(text: &str, software: &Software) -> Result<String, Wrong> {
         let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
         return Err(Wrong::new("this is not a prefix for keys", help));
     }
-    if software.has_slots() && text.contains(['{', '}']) {
+    if software.login().is_some() && text.contains(['{', '}']) {
         let help = "what is in braces decides in which slot of a cluster a key is";
         return Err(Wrong::new("a prefix for keys of Valkey has no braces", help));
     }

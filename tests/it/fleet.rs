@@ -126,7 +126,7 @@ fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
     for tag in 0..random.usize(1..8) {
         let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
         // From 2^63 on, Memcached looks for a minus sign even after the value, where anything may be.
-        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
+        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_i64][random.usize(0..6)];
         let echo = ["q", "v"][random.usize(0..2)];
         let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
         let flags = ["", " F77"][random.usize(0..2)];
@@ -210,18 +210,18 @@ fn collect(commands: &mut dyn Commands, random: &mut Rng, versions: &BTreeMap<St
     for _ in 0..random.usize(1..8) {
         let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
         // Up to more than floating point counts exactly.
-        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
+        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_i64][random.usize(0..6)];
         let echo = [Echo::Quiet, Echo::Count][random.usize(0..2)];
         let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
-        let initial = random.bool().then_some(Initial { count: amount % 1_000, lifetime: MINUTE });
+        let initial = random.bool().then_some(Initial { count: amount.unsigned_abs() % 1_000, lifetime: MINUTE });
         // What is no value of ours, too.
         let name = if random.u8(0..5) == 0 { counter.clone() } else { value.clone() };
         let known = versions.get(&value).copied().unwrap_or(1);
         let condition = [Condition::Missing, Condition::Always, Condition::Version(known)][random.usize(0..3)];
         match random.usize(0..5) {
             0 => commands.add(&named(counter), amount, initial, echo),
-            1 => commands.subtract(&named(counter), amount, echo),
-            2 => commands.store_count(&named(counter), amount, MINUTE, 77),
+            1 => commands.add(&named(counter), -amount, None, echo),
+            2 => commands.store_count(&named(counter), amount.unsigned_abs(), MINUTE, 77),
             3 => commands.store(&named(value), bytes.as_bytes(), condition, MINUTE, 77),
             _ => commands.append(&named(name), bytes.as_bytes(), MINUTE),
         }

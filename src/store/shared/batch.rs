@@ -32,8 +32,8 @@ pub(super) struct ServerQueue {
     pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
     pub(super) round_trip: Duration,
-    /// Whether it has no slot of its cluster any more.
-    is_retired: bool,
+    /// Whether it has no slot of its cluster any more, so that no cell is queued here.
+    pub(super) is_retired: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,15 +78,6 @@ impl ServerQueue {
     /// Whether the server is about to answer, or is not asked any more.
     pub(super) fn is_busy(&self) -> bool {
         self.is_retired || self.state == ServerState::Up && !self.in_flight.is_empty()
-    }
-
-    /// No cell is queued here if the server has no slot any more.
-    pub(super) fn set_retired(&mut self, is_retired: bool) {
-        self.is_retired = is_retired;
-        if is_retired {
-            self.wanted.clear();
-            self.pending.clear();
-        }
     }
 
     /// Makes a decision wait for this cell, unless the server is away.
@@ -196,7 +187,7 @@ mod tests {
     use crate::base::metrics::Counter;
     use crate::limit::Limit;
     use crate::store::shared::memcached::Memcached;
-    use crate::store::shared::names::NameForm;
+    use crate::store::shared::names::AllNames;
     use crate::store::shared::protocol::Protocol;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -211,7 +202,7 @@ mod tests {
         fn new() -> Self {
             let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
             let limit = Arc::new(Limit::new("l", &["999/d".parse().unwrap()]));
-            Self { queue, cells: Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]), limit }
+            Self { queue, cells: Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]), limit }
         }
 
         fn cell(&mut self) -> CellPlace {

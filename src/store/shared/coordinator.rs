@@ -23,7 +23,7 @@ use super::cells::{CellPlace, Cells};
 use super::health::Health;
 use super::mailbox::{Message, PendingDecision, PendingDecisions, Reload};
 use super::migration::Sweep;
-use super::names::NameForm;
+use super::names::AllNames;
 use super::protocol::{Commands, Replies};
 use super::refusals::RefusalCache;
 use super::targets::CellAnswer;
@@ -57,8 +57,10 @@ impl Coordinator {
         health: Arc<Health>,
         refusals: Arc<RefusalCache>,
     ) -> Self {
+        // A server of Valkey may be a node of a cluster.
+        let names = AllNames::new(&config.prefix, config.software.login().is_some());
         Self {
-            cells: Cells::new(NameForm::new(config), &config.servers),
+            cells: Cells::new(names, &config.servers),
             waiting: DecisionQueue::default(),
             servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,

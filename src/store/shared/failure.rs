@@ -15,13 +15,8 @@ pub enum LinkFailure {
     Garbage,
     /// The server answered, but refused all that it was asked.
     Failed(String),
-    /// The configuration says that it is something else.
-    Unlike(&'static str),
-    /// It refuses a command that is needed, with this answer.
-    Unwelcome {
-        command: &'static str,
-        answer: String,
-    },
+    /// It cannot be used as the configuration says.
+    Refused(String),
 }
 
 impl fmt::Display for LinkFailure {
@@ -32,9 +27,15 @@ impl fmt::Display for LinkFailure {
             Self::Silent => f.write_str("it did not answer in time"),
             Self::Garbage => f.write_str("its answer does not follow the protocol"),
             Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
-            Self::Unlike(what) => f.write_str(what),
-            Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
+            Self::Refused(why) => f.write_str(why),
         }
+    }
+}
+
+impl LinkFailure {
+    /// It refuses a command that is needed.
+    pub(super) fn refused(command: &str, answer: &[u8]) -> Self {
+        Self::Refused(format!("it refuses {command}: it answered \"{}\"", String::from_utf8_lossy(answer)))
     }
 }
 

@@ -151,7 +151,7 @@ impl Health {
 
     pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
         let Server { up, was_up, refusal, .. } = server;
-        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. } | LinkFailure::Unlike(_));
+        let is_refusal = matches!(failure, LinkFailure::Refused(_));
         let is_refusal = is_refusal && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
         up.store(false, Ordering::Relaxed);

@@ -47,10 +47,9 @@ pub type Name<'a> = &'a dyn Fn(&mut Vec<u8>);
 pub trait Commands {
     /// Reads an item, after all writes. An exchange reads each item only once.
     fn read(&mut self, name: Name<'_>);
-    /// Adds `amount` to a count. A missing count becomes `initial`, or stays missing.
-    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo);
-    /// Takes `amount` from a count, but no more than all of it. A missing count stays missing.
-    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo);
+    /// Adds to a count. A negative amount is taken from it, but no more than all of it. A missing count becomes `initial`, or stays
+    /// missing.
+    fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo);
     /// Stores a count, whatever is there.
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32);
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);

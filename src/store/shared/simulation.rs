@@ -18,7 +18,7 @@ use super::Common;
 use super::engine::Engine;
 use super::failure::LinkFailure;
 use super::health::Health;
-use super::names::{AllNames, NameForm};
+use super::names::AllNames;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
@@ -30,7 +30,7 @@ pub use super::engine::Output;
 pub use super::valkey::script_digests;
 
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
-    AllNames::new(NameForm { prefix: prefix.to_owned(), has_braces: false }).of(limit).server(key, servers)
+    AllNames::new(prefix, false).of(limit).server(key, servers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

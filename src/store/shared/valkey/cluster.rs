@@ -50,7 +50,7 @@ async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
     frames::write([b"CLUSTER", b"SLOTS"], &mut question);
     let parts = greeting::open(node, login, None).await?.ask(question, |input| parts(input, node)).await?;
     if parts.is_empty() {
-        return Err(LinkFailure::Unlike("its cluster has no slots yet"));
+        return Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()));
     }
     Ok(parts)
 }
@@ -74,9 +74,7 @@ fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
     match frame(input, 0)? {
         None => Ok(None),
         Some((Frame::Several(told), _)) => Ok(Some(told.iter().map(part).collect::<Option<_>>().ok_or(Garbage)?)),
-        Some((Frame::Error(place), _)) => {
-            Err(LinkFailure::Unwelcome { command: "CLUSTER SLOTS", answer: text(&place) })
-        }
+        Some((Frame::Error(place), _)) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place])),
         Some(_) => Err(LinkFailure::Garbage),
     }
 }

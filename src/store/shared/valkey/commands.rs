@@ -40,19 +40,13 @@ impl Commands for FrameCommands {
         self.reads += 1;
     }
 
-    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo) {
+    fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo) {
         self.call(&ADD, name, if initial.is_some() { 3 } else { 1 }, Expected::Sum(echo));
-        frames::number(amount, &mut self.writes);
+        frames::word(itoa::Buffer::new().format(amount).as_bytes(), &mut self.writes);
         if let Some(Initial { count, lifetime }) = initial {
             frames::number(count, &mut self.writes);
             self.lifetime(lifetime);
         }
-    }
-
-    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo) {
-        self.call(&ADD, name, 1, Expected::Sum(echo));
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-        frames::word(itoa::Buffer::new().format(-amount).as_bytes(), &mut self.writes);
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
@@ -190,7 +184,7 @@ mod tests {
         let (name, echo) = (&named("k"), Echo::Quiet);
         assert_eq!(written(&|commands| commands.add(name, 3, initial, echo)), "7: EVALSHA # 1 k 3 12 60");
         assert_eq!(written(&|commands| commands.add(name, 3, None, echo)), "5: EVALSHA # 1 k 3");
-        assert_eq!(written(&|commands| commands.subtract(name, 3, echo)), "5: EVALSHA # 1 k -3");
+        assert_eq!(written(&|commands| commands.add(name, -3, None, echo)), "5: EVALSHA # 1 k -3");
         assert_eq!(written(&|commands| commands.store_count(name, 0, MINUTE, 77)), "5: SET k 0 77 EX 60");
         let stored = |condition| written(&|commands| commands.store(name, b"\x01", condition, MINUTE, 77));
         assert_eq!(stored(Condition::Always), "5: SET k =v\\x00\\x00\\x00M\\x01 EX 60");

@@ -78,17 +78,14 @@ fn answered(input: &[u8], commands: &[&'static str], is_cluster: bool) -> Result
     for command in commands {
         let Some((answer, next)) = frame(input, at)? else { return Ok(None) };
         match answer {
-            Frame::Error(place) => {
-                let answer = String::from_utf8_lossy(&input[place]).into_owned();
-                return Err(LinkFailure::Unwelcome { command, answer });
-            }
+            Frame::Error(place) => return Err(LinkFailure::refused(command, &input[place])),
             Frame::Several(told) if *command == "HELLO" => {
                 let is =
                     |frame: &Frame, text: &[u8]| matches!(frame, Frame::Text(place) if input[place.clone()] == *text);
                 let mode = told.chunks(2).find(|pair| is(&pair[0], b"mode")).map(|pair| is(&pair[1], b"cluster"));
                 match mode {
-                    Some(true) if !is_cluster => return Err(LinkFailure::Unlike(NODE)),
-                    Some(false) if is_cluster => return Err(LinkFailure::Unlike(NO_NODE)),
+                    Some(true) if !is_cluster => return Err(LinkFailure::Refused(NODE.to_owned())),
+                    Some(false) if is_cluster => return Err(LinkFailure::Refused(NO_NODE.to_owned())),
                     _ => {}
                 }
             }
