@@ -92,7 +92,7 @@ pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 /// the store may stop at a refusal. A limit that only stands in for others has no verdict.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Reply {
     pub verdicts: Verdicts,
     /// What the pools say that were asked to stand in for limits without room.

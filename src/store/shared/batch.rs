@@ -32,8 +32,8 @@ pub(super) struct ServerQueue {
     pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
     pub(super) round_trip: Duration,
-    /// Whether it has no slot of its cluster any more, so that no cell is queued here.
-    pub(super) is_retired: bool,
+    /// Whether it has no slot of its cluster any more.
+    is_retired: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,15 @@ impl ServerQueue {
     /// Whether the server is about to answer, or is not asked any more.
     pub(super) fn is_busy(&self) -> bool {
         self.is_retired || self.state == ServerState::Up && !self.in_flight.is_empty()
+    }
+
+    /// No cell is queued here if the server has no slot any more.
+    pub(super) fn set_retired(&mut self, is_retired: bool) {
+        self.is_retired = is_retired;
+        if is_retired {
+            self.wanted.clear();
+            self.pending.clear();
+        }
     }
 
     /// Makes a decision wait for this cell, unless the server is away.

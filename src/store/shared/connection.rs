@@ -20,7 +20,7 @@ use crate::config::UpstreamTls;
 const INPUT: usize = 64 << 10;
 
 /// The longest answer to a question in bytes.
-const LONGEST_ANSWER: usize = 4 << 20;
+const LONGEST_ANSWER: usize = 64 << 20;
 
 /// The connection to one server. It alone owns the socket, reads and writes.
 pub(super) enum Connection {

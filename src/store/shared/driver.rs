@@ -225,9 +225,9 @@ mod tests {
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
         store.close();
         timeout(LONG, store.ended()).await.unwrap();
-        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(reply.try_recv().err(), Some(TryRecvError::Closed));
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
-        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(reply.try_recv().err(), Some(TryRecvError::Closed));
     }
 
     #[test]

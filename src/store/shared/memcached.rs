@@ -6,7 +6,7 @@ mod replies;
 mod commands;
 
 use super::connection::Socket;
-use super::protocol::{Commands, LinkFailure, Opening, Protocol, Statistics, digits};
+use super::protocol::{Commands, LinkFailure, Opening, Protocol, ReadStatistics, Statistics, digits};
 
 use commands::TextCommands;
 
@@ -27,7 +27,7 @@ impl Protocol for Memcached {
         Box::<TextCommands>::default()
     }
 
-    fn statistics(&self) -> (&'static [u8], fn(&[u8]) -> Result<Option<Statistics>, LinkFailure>) {
+    fn statistics(&self) -> (&'static [u8], ReadStatistics) {
         (b"stats\r\n", statistics)
     }
 }
@@ -42,6 +42,7 @@ fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
     for line in input.split_inclusive(|byte| *byte == b'\n') {
         let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
         match [words.next(), words.next(), words.next()] {
+            [Some(b"ERROR"), ..] => return Err(LinkFailure::Garbage),
             [Some(b"END"), None, _] if line.ends_with(b"\n") => return Ok(Some(statistics)),
             [Some(b"STAT"), Some(b"time"), Some(time)] => statistics.time = digits(time),
             [Some(b"STAT"), Some(b"evictions"), Some(count)] => statistics.evictions = digits(count).unwrap_or(0),
@@ -68,6 +69,6 @@ mod tests {
         let read = |input: &[u8]| statistics(input).unwrap().map(|told| (told.time, told.evictions));
         assert!((0..input.len()).all(|cut| read(&input[..cut]).is_none()));
         assert_eq!(read(input), Some((Some(1_795_809_528), 12)));
-        assert_eq!(read(b"ERROR\r\n"), None);
+        assert!(statistics(b"ERROR\r\n").is_err());
     }
 }

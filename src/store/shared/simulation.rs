@@ -138,7 +138,7 @@ impl SimulatedGateway {
         }
         if !self.common.is_local {
             waiting.retain(|place, receiver| {
-                let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+                let is_dropped = matches!(receiver.try_recv(), Err(TryRecvError::Closed));
                 if is_dropped {
                     decided.push(Decided::new(*place, None));
                 }

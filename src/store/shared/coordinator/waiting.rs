@@ -48,7 +48,7 @@ impl Coordinator {
         let mut has_slots = vec![false; self.servers.len().max(1 + owners.iter().max().unwrap_or(&0))];
         owners.iter().for_each(|owner| has_slots[*owner] = true);
         self.servers.resize_with(has_slots.len(), ServerQueue::default);
-        self.servers.iter_mut().zip(has_slots).for_each(|(server, has_slots)| server.is_retired = !has_slots);
+        self.servers.iter_mut().zip(has_slots).for_each(|(server, has_slots)| server.set_retired(!has_slots));
         for cell in self.cells.follow_slots(owners) {
             let cached = self.cells.peek(cell);
             if cached.stage != ExchangeStage::Queued {

@@ -349,7 +349,7 @@ impl World {
             self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, reply: Some(reply) });
         }
         waiting.retain_mut(|(receiver, asks, asked)| {
-            let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+            let is_dropped = matches!(receiver.try_recv(), Err(TryRecvError::Closed));
             if is_dropped {
                 let (asks, asked) = (std::mem::take(asks), *asked);
                 let (decided, reserved) = (self.now, Vec::new());

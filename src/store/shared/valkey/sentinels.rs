@@ -66,13 +66,17 @@ async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<St
 
 /// Reads host and port; `None` while they are incomplete.
 fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
+    // Null, as the second version of the protocol writes it.
+    if input.starts_with(b"*-") {
+        let unknown = || LinkFailure::Failed("it has no primary of this name".to_owned());
+        return if input.ends_with(b"\n") { Err(unknown()) } else { Ok(None) };
+    }
     let Some((answer, _)) = frame(input, 0)? else { return Ok(None) };
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
     match &answer {
         Frame::Several(told) if let [Frame::Text(host), Frame::Text(port)] = &told[..] => {
             Ok(Some(host_and_port(&text(host), &text(port))))
         }
-        Frame::Null => Err(LinkFailure::Failed("it has no primary of this name".to_owned())),
         Frame::Error(place) => Err(LinkFailure::Failed(text(place))),
         _ => Err(LinkFailure::Garbage),
     }
@@ -91,6 +95,7 @@ mod tests {
         }
         assert_eq!(read(input), Ok(Some("10.0.0.1:6379".to_owned())));
         assert_eq!(read(b"*2\r\n$3\r\n::1\r\n$1\r\n7\r\n"), Ok(Some("[::1]:7".to_owned())));
+        assert_eq!(read(b"*-1"), Ok(None));
         assert!(read(b"*-1\r\n").unwrap_err().contains("no primary"));
         assert!(read(b"-NOAUTH no\r\n").unwrap_err().contains("NOAUTH no"));
         for garbage in [&b"*1\r\n+a\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n+1\r\n", b"HTTP/1.1 400\r\n"] {
