@@ -66,11 +66,14 @@ pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
-pub use source::{ConfigOrigin, RemoteStatus};
+pub use source::RemoteStatus;
 
 /// What the admin listener shows and changes.
 pub struct View {
-    pub source: Box<dyn ConfigOrigin>,
+    /// Where the configuration comes from, without secrets.
+    pub source: String,
+    /// `None` if the source is no server.
+    pub remote: Option<Arc<Mutex<RemoteStatus>>>,
     pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,
@@ -85,7 +88,8 @@ pub struct View {
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
-    pub temporary: Arc<Mutex<TemporaryOverrides>>,
+    /// Overrides of the admin API. The control thread changes them.
+    pub temporary: Mutex<TemporaryOverrides>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: Arc<KeyMask>,
     pub readiness: Arc<Readiness>,
@@ -197,10 +201,13 @@ impl<'a> Resource<'a> {
             "/api/drain" => Some(Self::Drain),
             "/api/log-level" => Some(Self::LogLevel),
             _ => {
-                let of_limit = path.strip_prefix("/api/limits/")?;
-                let key = KeyPath::new(of_limit).map(Self::Key);
-                let bans = || LimitPath::with_list(of_limit, "bans").map(Self::Bans);
-                key.or_else(bans).or_else(|| LimitPath::with_list(of_limit, "overrides").map(Self::Overrides))
+                let (limit, list) = path.strip_prefix("/api/limits/")?.split_once('/')?;
+                let limit = LimitPath(limit);
+                Some(match list {
+                    "bans" => Self::Bans(limit),
+                    "overrides" => Self::Overrides(limit),
+                    _ => Self::Key(KeyPath { limit, key: list.strip_prefix("keys/")? }),
+                })
             }
         }
     }
@@ -217,22 +224,11 @@ impl<'a> Resource<'a> {
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Page
-            | Self::Health
-            | Self::Readiness
-            | Self::Metrics
-            | Self::OpenApi
-            | Self::Events
-            | Self::Upstreams
-            | Self::Config
-            | Self::Source
-            | Self::Limits
-            | Self::Bans(_)
-            | Self::Overrides(_) => "GET, HEAD",
             Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
             Self::Drain => "POST, DELETE",
             Self::LogLevel => "PUT",
+            _ => "GET, HEAD",
         }
     }
 
@@ -310,7 +306,7 @@ async fn respond(
         Resource::Readiness => readiness(view),
         Resource::Metrics => metrics::respond(view),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
-        Resource::Upstreams => json(&upstreams::describe_all(view)),
+        Resource::Upstreams => json(&json!({ "upstreams": upstreams::list(view) })),
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),
@@ -376,4 +372,20 @@ fn json(value: &Value) -> LocalResponse {
     let mut text = value.to_string();
     text.push('\n');
     respond::with_body(StatusCode::OK, JSON, Bytes::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_a_limit_and_what_is_asked_of_it() {
+        let at = |of_limit: &str| Resource::at(&format!("/api/limits/{of_limit}")).map(|found| format!("{found:?}"));
+        let shown = |found: Resource<'_>| Some(format!("{found:?}"));
+        assert_eq!(at("a%2Fb/bans"), shown(Resource::Bans(LimitPath("a%2Fb"))));
+        assert_eq!(at("l/overrides"), shown(Resource::Overrides(LimitPath("l"))));
+        let key = KeyPath { limit: LimitPath("l"), key: "a/keys/bans" };
+        assert_eq!(at("l/keys/a/keys/bans"), shown(Resource::Key(key)));
+        assert_eq!(["l/ban", "l/bans/", "l/x/bans", "bans", "l/keys"].map(at), [const { None }; 5]);
+    }
 }

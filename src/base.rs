@@ -5,6 +5,7 @@ pub mod threads;
 pub mod body_gate;
 pub mod byte_order_mark;
 pub mod clock;
+pub mod concurrency;
 pub mod deadline;
 pub mod event_stream;
 pub mod fingerprint;

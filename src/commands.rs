@@ -1,10 +1,10 @@
 //! Runs the command line, with its output and its exit codes.
 
 mod cli;
-pub mod explain;
+mod explain;
 pub mod simulate;
-pub mod top;
-pub mod probe;
+mod top;
+mod probe;
 pub mod admin_client;
 mod source;
 mod told_request;
@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use http::{Method, Request};
 
 use crate::admin::describe;
 use crate::base::clock;
@@ -29,10 +28,8 @@ use crate::proxy::log;
 use crate::sources::acme;
 
 use admin_client::{AdminClient, TOKEN_VARIABLE, TokenSource};
-use cli::{Cli, Command, Explain, Simulate, Top};
-use explain::Question;
+use cli::{Cli, Command, Top};
 use probe::Probe;
-use simulate::Format;
 use source::Options;
 
 const INVALID: u8 = 2;
@@ -46,7 +43,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Reads the configuration. The command always ends: a mounted file system that does not answer is an error.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
-    loaded(source, ConfigSource::load).map(|loaded| loaded.config)
+    loaded(source, ConfigSource::load)
 }
 
 /// Like [`load`], for the start of the gateway: the last good copy will do.
@@ -94,7 +91,7 @@ pub fn run() -> ExitCode {
     })
 }
 
-fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Result<ExitCode, Failure> {
+fn try_run(Cli { config, options, command }: Cli) -> Result<ExitCode, Failure> {
     let name = match (config, &command) {
         (Some(_), Some(Command::Top(_))) => {
             return Err(Failure::invalid("top reads no configuration: name the gateway with --admin"));
@@ -106,7 +103,6 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (name, _) => name.unwrap_or(OsString::from("gateway.toml")),
     };
-    let options = Options { every: config_every, state: state_dir, watch };
     let source = source::named(name, &options).map_err(Failure::invalid)?;
     let read_since = clock::now();
     match &command {
@@ -118,15 +114,16 @@ fn try_run(Cli { config, config_every, state_dir, watch, command }: Cli) -> Resu
         Some(Command::Check { json, against, .. }) => {
             checked(load(&source)?, source::state(&options).as_deref(), *json, against.clone())
         }
-        Some(Command::Explain(asked)) => explained(&load(&source)?, asked),
+        Some(Command::Explain(asked)) => {
+            explain::explain(&load(&source)?, asked).map(|text| printed(&text)).map_err(Failure::invalid)
+        }
         Some(Command::Simulate(asked)) => simulated(&load(&source)?, asked),
         None => {
             let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
             // If the source is away, a supervisor may try again.
-            let no_start =
-                |why: NoStart| Failure { text: why.to_string(), code: if why.is_away { FAILED } else { INVALID } };
+            let no_start = |NoStart { text, is_away }| Failure { text, code: if is_away { FAILED } else { INVALID } };
             let loaded = load_first(&source).map_err(no_start)?;
-            serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
+            serve(prepared, Start { source, loaded, read_since, watch: options.watch, state: source::state(&options) })
         }
     }
 }
@@ -159,16 +156,13 @@ fn printed(text: &str) -> ExitCode {
 }
 
 fn probed(source: &ConfigSource, probe: Probe) -> Result<ExitCode, Failure> {
-    probe.ask(source.load_admin()?.as_ref()).map_err(|error| Failure {
-        text: format!("error: {error}"),
-        code: if error.is_configuration() { INVALID } else { FAILED },
-    })?;
+    probe.ask(source.load_admin()?.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn topped(asked: &Top) -> Result<ExitCode, Failure> {
     let token = TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE));
-    let client = AdminClient::new(asked.admin.clone(), token.map_err(Failure::invalid)?);
+    let client = AdminClient::new(asked.admin.clone(), token.map_err(Failure::invalid)?, None);
     top::run(&client).map_err(|error| Failure::other(format!("error: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -186,35 +180,22 @@ fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
     })
 }
 
-fn explained(config: &Config, asked: &Explain) -> Result<ExitCode, Failure> {
-    let (mut head, ()) = Request::new(()).into_parts();
-    let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
-    (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
-    head.headers.extend(asked.header.iter().cloned());
-    let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
-    explain::explain(config, question).map(|text| printed(&text)).map_err(Failure::invalid)
-}
-
-fn simulated(config: &Config, asked: &Simulate) -> Result<ExitCode, Failure> {
+fn simulated(config: &Config, asked: &simulate::Arguments) -> Result<ExitCode, Failure> {
     // Reports a file that cannot be written before all logs are read.
     if let Some(path) = &asked.html
         && let Err(error) = File::options().write(true).create(true).truncate(false).open(path)
     {
         return Err(Failure::invalid(format!("{} cannot be written: {error}", path.display())));
     }
-    let Simulate { json, suggest, field, reorder, host, logs, .. } = asked;
-    let question =
-        simulate::Question { logs: logs.clone(), fields: field.clone(), reorder: *reorder, host: host.clone() };
-    let report = simulate::simulate(config, &question).map_err(Failure::invalid)?;
-    let format = match (json, suggest) {
-        (true, suggest) => Format::Json { suggest: *suggest },
-        (false, true) => Format::Toml,
-        (false, false) => Format::Text,
-    };
-    let _ = std::io::stdout().write_all(report.write(format).as_bytes());
-    let mut problems: Vec<_> = report.broken().to_vec();
+    let report = simulate::simulate(config, asked).map_err(Failure::invalid)?;
+    printed(&match (asked.json, asked.suggest) {
+        (true, suggest) => simulate::json(&report, suggest),
+        (false, true) => simulate::toml(&report),
+        (false, false) => simulate::text(&report),
+    });
+    let mut problems = report.broken.clone();
     if let Some(path) = &asked.html
-        && let Err(error) = std::fs::write(path, report.write(Format::Html))
+        && let Err(error) = std::fs::write(path, simulate::html(&report))
     {
         problems.push(format!("{} cannot be written: {error}", path.display()));
     }

@@ -27,6 +27,7 @@ mod postgres;
 mod upstream;
 mod store;
 mod limit;
+mod named;
 mod route;
 mod decisions;
 mod admin;
@@ -34,8 +35,6 @@ mod log;
 mod tracing;
 mod notices;
 mod file;
-mod spellings;
-mod check;
 mod advice;
 mod merge;
 mod document;
@@ -74,12 +73,15 @@ pub use read::AtStart;
 pub use reload::{Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
 pub use report::Problems;
 pub use route::{
-    Action, Cors, DEFAULT_PRIORITY, HIGHEST_PRIORITY, HeaderChanges, HeaderMatch, HeaderText, Host, OriginPattern,
-    PathPattern, Redirect, Route, Scheme, Segment, SentPath, Template, TemplatePart, is_secret,
+    Action, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, OriginPattern, PathPattern, Redirect, Route, Scheme,
+    Segment, SentPath, Template, TemplatePart, is_secret,
 };
 pub use schema::schema;
 pub use secret::SecretText;
-pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
+pub use server::{
+    DEFAULT_PRIORITY, EscapedSlashes, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, PathMatching, PathRules,
+    Server, Shed,
+};
 pub use store::{Login, OnError, Share, SharedStore, Software, Store, StoreType};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};

@@ -278,8 +278,8 @@ impl Limit {
     /// ```
     pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
         self.charge(cell, now, cost);
-        let mut reservation = cell.place_of(&self.rates, now, cost);
-        cell.follow(&mut reservation);
+        let mut reservation = self.place_of(cell, now, cost);
+        self.follow(cell, &mut reservation);
         reservation
     }
 

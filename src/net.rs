@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::base::fingerprint::Fingerprint;
+
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::check as check_preamble;
 
@@ -48,6 +50,15 @@ pub fn network_of(client: IpAddr) -> IpAddr {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
         v4 @ IpAddr::V4(_) => v4,
     }
+}
+
+/// [`network_of`] a client as a key.
+pub fn network_key(client: IpAddr) -> Fingerprint {
+    let address = match network_of(client) {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    Fingerprint::from_bytes(address.octets())
 }
 
 /// Connections that may wait in the kernel.

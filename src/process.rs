@@ -36,7 +36,6 @@ use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogOutput;
-use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, Stage, TrafficLimits};
 use crate::sources::acme::AcmeSources;
 use crate::sources::jwks;
@@ -46,7 +45,6 @@ use apply::{InForce, share_first, start_echo, warn, warn_of_source};
 use control::Control;
 use file_watch::Watches;
 use listeners::Listeners;
-use overrides::Overrides;
 use reload::{Polls, Reloads, Waiters};
 use service_manager::{InheritedSockets, Watchdog};
 use signals::{EarlySignals, Signals};
@@ -137,7 +135,7 @@ fn worker_count(config: &Config) -> usize {
 /// When it cannot start, or one of its workers fails.
 pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let Prepared { runtime, signals } = prepared;
-    let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch, state } = start;
+    let Start { source, loaded: Loaded { mut config, instead_of }, read_since, watch, state } = start;
     let workers = worker_count(&config);
     let signals = {
         let _entered = runtime.enter();
@@ -175,25 +173,25 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
-    if let (Some(remote), Some(document)) = (source.remote(), &document) {
-        remote.keep(document);
-        remote.applied(document);
+    if let (Some(remote), None) = (source.remote(), &instead_of) {
+        remote.keep();
+        remote.applied();
     }
-    let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {
-        source: Box::new(source.clone()),
+        source: source.to_string(),
+        remote: source.status(),
         config: ArcSwap::from_pointee(config),
         shared,
-        snapshot: gateway.clone(),
+        snapshot: gateway,
         dropped_lines: logging.dropped(),
         log_level: logging.level(),
-        connections: limits.clone(),
-        tls: tls.clone(),
-        acme: acme.clone(),
+        connections: limits,
+        tls,
+        acme,
         reloads: reload_requests,
         overrides: override_requests,
-        temporary: temporary.clone(),
+        temporary: Mutex::default(),
         key_mask,
         readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
@@ -205,7 +203,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         view.reloads_so_far.refused(clock::now(), why);
     }
     admin::start(changes.admin, view.clone())?;
-    let in_force = InForce { source, snapshot: gateway.clone(), view, listeners, stores };
+    let in_force = InForce { source, view, listeners, stores };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();
@@ -215,11 +213,9 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
-        let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
-        let readiness = in_force.view.readiness.clone();
-        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
-        workers::start(plan, gateway.clone(), done.clone())?;
+        let (stage, access_log, heartbeats) = (staged.clone(), access_log.clone(), heartbeats.clone());
+        let view = in_force.view.clone();
+        workers::start(Plan { index, listeners, stores, stage, access_log, heartbeats, view }, done.clone())?;
     }
     drop(done);
 
@@ -229,7 +225,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         polls,
         requested,
         waiters,
-        overrides: Overrides::new(temporary, overrides_requested),
+        overrides: overrides_requested,
         watches,
         reloading_since: read_since,
         access_log: logging.access(),
@@ -245,9 +241,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
 
 /// Starts what talks to other servers. What is remembered about notices must be restored before.
 fn start_sources(shared: &SharedState, gateway: &Snapshot, store: &config::Store) {
-    shared.key_sources().apply(gateway.key_sources.clone());
-    shared.quota_sources().apply(&gateway.quota_sources);
-    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    shared.apply_sources(gateway);
     shared.notices().apply(&gateway.notices, &gateway.store, store);
 }
 

@@ -40,12 +40,12 @@ pub use connection_state::RequestGuard;
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::check_frames;
-pub use http2::{Frames, InterimResponses, PREFACE, Piece, Windows, kind as frame_kind, poll_granted};
+pub use http2::{Frames, InterimResponses, Piece, Windows, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
 
 use connection::{Registration, serve};
-use connection_limits::{ConnectionLimits, ConnectionPermit};
+use connection_limits::ConnectionPermit;
 use connections::Connections;
 use listeners::Listeners;
 
@@ -146,49 +146,38 @@ pub enum Stage {
 ///
 /// # Errors
 /// When one of the tasks that accept and watch connections panics.
-pub async fn run<C, H>(
+pub async fn run<H: Handler>(
     mut changes: mpsc::UnboundedReceiver<ListenerChange>,
     tls: Arc<ListenerTls>,
     challenges: Arc<Challenges>,
     limits: TrafficLimits,
     mut stage: watch::Receiver<Stage>,
-    connected: C,
-) -> io::Result<usize>
-where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
-    let all = [Traffic::Requests, Traffic::Decisions].map(|traffic| Connections::new(limits.of(traffic).clone()));
-    let mut background = JoinSet::new();
-    for connections in &all {
-        let (watched, asked) = (connections.clone(), connections.clone());
-        background.spawn_local(async move { watched.watch().await });
-        background.spawn_local(async move { asked.make_room_for_others().await });
-    }
+    connected: impl Fn(&ConnectedClient) -> H + 'static,
+) -> io::Result<usize> {
     let mut builder = hyper::server::conn::http1::Builder::new();
     // One write per response: the head and a small body go out together. `half_close` leaves it to the connection's task and
     // state what becomes of a client that sends no more.
     let max_header_size = limits.of(Traffic::Requests).server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
-    let acceptor = Acceptor {
-        http1: Rc::new(builder),
-        connections: all[Traffic::Requests as usize].clone(),
-        tls,
-        challenges,
-        limits: limits.of(Traffic::Requests).clone(),
-        traffic: Traffic::Requests,
-        connected,
-    };
-
-    let decisions = Acceptor {
-        connections: all[Traffic::Decisions as usize].clone(),
-        limits: limits.of(Traffic::Decisions).clone(),
-        traffic: Traffic::Decisions,
-        ..acceptor.clone()
-    };
-
-    let mut listeners = Listeners::new([acceptor, decisions], stage.clone());
+    let connected: Rc<dyn Fn(&ConnectedClient) -> H> = Rc::new(connected);
+    let acceptors = [Traffic::Requests, Traffic::Decisions].map(|traffic| {
+        Rc::new(Acceptor {
+            http1: builder.clone(),
+            connections: Connections::new(limits.of(traffic).clone()),
+            tls: tls.clone(),
+            challenges: challenges.clone(),
+            traffic,
+            connected: connected.clone(),
+        })
+    });
+    let mut background = JoinSet::new();
+    for acceptor in &acceptors {
+        let (watched, asked) = (acceptor.connections.clone(), acceptor.connections.clone());
+        background.spawn_local(async move { watched.watch().await });
+        background.spawn_local(async move { asked.make_room_for_others().await });
+    }
+    let mut listeners = Listeners::new(acceptors.clone(), stage.clone());
     loop {
         tokio::select! {
             biased;
@@ -201,10 +190,10 @@ where
         }
     }
     listeners.closed().await;
-    let [requests, decisions] = &all;
+    let [requests, decisions] = acceptors.map(|acceptor| acceptor.connections.clone());
     tokio::select! {
         ((), ()) = async { tokio::join!(requests.drain(), decisions.drain()) } => Ok(0),
-        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(all.iter().map(|connections| connections.requests()).sum()),
+        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(requests.requests() + decisions.requests()),
     }
 }
 
@@ -218,31 +207,33 @@ pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
     std::future::pending().await
 }
 
-#[derive(Clone)]
-struct Acceptor<C> {
-    http1: Rc<hyper::server::conn::http1::Builder>,
+struct Acceptor<H> {
+    http1: hyper::server::conn::http1::Builder,
     connections: Rc<Connections>,
     tls: Arc<ListenerTls>,
     challenges: Arc<Challenges>,
-    limits: Arc<ConnectionLimits>,
     traffic: Traffic,
-    connected: C,
+    connected: Rc<dyn Fn(&ConnectedClient) -> H>,
 }
 
-impl<C, H> Acceptor<C>
-where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
+impl<H: Handler> Acceptor<H> {
     /// The place of a connection from this peer, see [`ConnectionPermit::new`]. Other proxies that ask for decisions speak for
     /// several clients, so they send no preamble.
     fn permit(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
-        let expects_preamble = self.traffic == Traffic::Requests && self.limits.server().proxy_protocol;
-        ConnectionPermit::new(&self.limits, peer.ip(), expects_preamble)
+        let limits = self.connections.limits();
+        let expects_preamble = self.traffic == Traffic::Requests && limits.server().proxy_protocol;
+        ConnectionPermit::new(limits, peer.ip(), expects_preamble)
     }
 
     /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits for it.
-    fn open(&self, stream: TcpStream, address: SocketAddr, listener: usize, is_tls: bool, place: ConnectionPermit) {
+    fn open(
+        self: &Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        listener: usize,
+        is_tls: bool,
+        place: ConnectionPermit,
+    ) {
         let tls = if is_tls { self.tls.current(self.traffic) } else { None };
         if is_tls && tls.is_none() {
             // A TLS listener must not answer without TLS.

@@ -26,7 +26,7 @@ use plan::AskTerms;
 pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
 pub use ticket::{Reserved, Ticket};
-pub use watch::{ReachedRate, ReachedRates, Watch, Watcher};
+pub use watch::{ReachedRate, ReachedRates, Watch};
 
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]

@@ -59,11 +59,11 @@ pub use request::{
 pub use watch::UpstreamWatch;
 
 use crate::base::clock;
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::config;
 use crate::net::Names;
-use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
-use balancer::{Balancer, Choice, Criteria};
+use balancer::{Balancer, Criteria, NotFound};
 use connector::Connector;
 use delivery::{Attempts, Delivery, cold};
 use endpoint::UpstreamState;
@@ -74,21 +74,11 @@ use servers::Servers;
 
 #[derive(Debug)]
 pub struct Upstream {
-    name: String,
+    config: config::Upstream,
     servers: Servers,
     balancer: Balancer,
     connector: Connector,
-    timeout: Duration,
-    read_timeout: Option<Duration>,
-    tunnel_idle_timeout: Option<Duration>,
     keep: Keep,
-    retry: config::Retry,
-    overload: config::Overload,
-    health: Option<config::HealthCheck>,
-    ejection: Option<config::Ejection>,
-    /// `None` if its servers are not told who the client is.
-    proxy_protocol: Option<config::ProxyProtocol>,
-    resolve_every: Duration,
     state: Arc<UpstreamState>,
     /// Held by the waiting request that is sent next, of those with this configuration. The others queue for it in their
     /// order of arrival.
@@ -123,37 +113,28 @@ impl Upstream {
     ) -> Self {
         let servers = Servers::new(config, endpoints.clone(), names.clone(), echo);
         Self {
-            name: config.name.clone(),
-            balancer: Balancer::new(&config.balance, config.overload.into(), servers.endpoints()),
+            config: config.clone(),
+            balancer: Balancer::new(config.balance.clone(), config.overload, servers.endpoints()),
             servers,
             connector: Connector::new(config.connect_timeout, names.clone()),
-            timeout: config.timeout,
-            read_timeout: config.read_timeout,
-            tunnel_idle_timeout: config.tunnel_idle_timeout,
             keep: Keep { idle: config.max_idle, age: config.max_age },
-            retry: config.retry.clone(),
-            overload: config.overload,
-            health: config.health.clone(),
-            ejection: config.ejection.clone(),
-            proxy_protocol: config.proxy_protocol,
-            resolve_every: config.resolve_every,
             state: endpoints.state(&config.name),
             turn: Mutex::new(()),
         }
     }
 
     pub fn name(&self) -> &str {
-        &self.name
+        &self.config.name
     }
 
     /// The longest wait for the upstream during a response or in a tunnel; `None` is no limit.
     pub fn read_timeout(&self) -> Option<Duration> {
-        self.read_timeout
+        self.config.read_timeout
     }
 
     /// The longest time for which no byte may pass through a tunnel; `None` is no limit.
     pub fn tunnel_idle_timeout(&self) -> Option<Duration> {
-        self.tunnel_idle_timeout
+        self.config.tunnel_idle_timeout
     }
 
     /// The ids of its endpoints, and how long their connections are kept.
@@ -227,9 +208,9 @@ impl Upstream {
         let key = request.client.and_then(|client| client.balanced_by);
         let criteria = Criteria { key, tried: &[] };
         let mut in_flight = match self.choose(criteria) {
-            Choice::Endpoint(endpoint) => InFlight::new(endpoint, request),
-            Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-            Choice::Full => cold(self.wait(criteria, request)).await?,
+            Ok(endpoint) => InFlight::new(endpoint, request),
+            Err(NotFound::NoneLeft) => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
+            Err(NotFound::Full) => cold(self.wait(criteria, request)).await?,
         };
         let share = share(in_flight.endpoint(), request)?;
         let mut given_up: Option<Box<GivenUp>> = None;
@@ -256,7 +237,7 @@ impl Upstream {
             // The request has had its turn already, so it does not wait behind others again.
             let criteria = Criteria { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(criteria)) {
-                Some(Choice::Endpoint(next)) => {
+                Some(Ok(next)) => {
                     let next = InFlight::new(next, request);
                     match sent {
                         Ok((status, body)) => {
@@ -268,7 +249,7 @@ impl Upstream {
                     headers.clear();
                     in_flight = next;
                 }
-                Some(Choice::Full | Choice::None) | None => {
+                Some(Err(_)) | None => {
                     let (status, mut body) = match sent {
                         Ok(answered) => answered,
                         Err(Failed { error, .. }) => {
@@ -289,10 +270,10 @@ impl Upstream {
     }
 
     /// For a request that was not sent yet.
-    fn choose(&self, criteria: Criteria<'_>) -> Choice {
+    fn choose(&self, criteria: Criteria<'_>) -> Result<Arc<Endpoint>, NotFound> {
         // Waiting requests come first.
-        if self.overload.max_waiting > 0 && self.state.waiting() > 0 {
-            return Choice::Full;
+        if self.config.overload.max_waiting > 0 && self.state.waiting() > 0 {
+            return Err(NotFound::Full);
         }
         self.balancer.choose(criteria)
     }
@@ -304,7 +285,7 @@ impl Upstream {
             self.state.full.fetch_add(1, Ordering::Relaxed);
             Unanswered { endpoint: None, error: UpstreamError::Overloaded }
         };
-        let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
+        let waiting = self.state.wait(self.config.overload.max_waiting).ok_or_else(overloaded)?;
         let first_come = async {
             let _turn = self.turn.lock().await;
             loop {
@@ -312,13 +293,15 @@ impl Upstream {
                 // Nothing else refreshes a configuration that is no longer in force.
                 self.balancer.refresh();
                 match self.balancer.choose(criteria) {
-                    Choice::Endpoint(endpoint) => return Ok(InFlight::new(endpoint, request)),
-                    Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-                    Choice::Full => room.await,
+                    Ok(endpoint) => return Ok(InFlight::new(endpoint, request)),
+                    Err(NotFound::NoneLeft) => {
+                        return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint });
+                    }
+                    Err(NotFound::Full) => room.await,
                 }
             }
         };
-        timeout(self.overload.max_wait, first_come).await.map_err(|_| overloaded())?
+        timeout(self.config.overload.max_wait, first_come).await.map_err(|_| overloaded())?
     }
 }
 

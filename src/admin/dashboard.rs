@@ -67,41 +67,19 @@ pub struct LimitNumbers {
     pub refused_this_minute: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decisions {
-    /// Admitted by this limit and by all others of the route.
-    pub admitted: u64,
-    pub rejected: u64,
-    /// Over this limit, but admitted because the limit only reports.
-    pub shadowed: u64,
-    /// Over this limit, which answers without saying so.
-    pub silenced: u64,
-    /// Held by this limit until there was room or the longest delay was over.
-    pub delayed: u64,
-    /// Over this limit, and charged to its pool instead.
-    pub overflowed: u64,
-    /// Not counted because the key is exempt.
-    pub exempt: u64,
-    /// Refused because the key is blocked.
-    pub blocked: u64,
-    /// Refused because the key is banned.
-    pub banned: u64,
-    /// Admitted by this limit, but refused by another, so not charged.
-    pub not_charged: u64,
-    /// Not counted because the request has no key.
-    pub skipped: u64,
-    /// Refused because the request has no key.
-    pub keyless: u64,
-    /// Not decided because the store did not answer.
-    pub unknown: u64,
-}
+/// How many requests a limit has decided in each way. The ways have the names that the metrics use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decisions(pub BTreeMap<String, u64>);
 
 impl Decisions {
+    pub fn of(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
     /// What the limit has refused, or would have refused if it only reports.
     pub fn refused(&self) -> u64 {
-        [self.rejected, self.shadowed, self.silenced, self.blocked, self.banned, self.keyless]
-            .iter()
-            .fold(0, |sum: u64, count| sum.saturating_add(*count))
+        let refusals = ["rejected", "shadowed", "silenced", "blocked", "banned", "keyless"];
+        refusals.iter().fold(0, |sum: u64, name| sum.saturating_add(self.of(name)))
     }
 }
 

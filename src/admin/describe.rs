@@ -6,10 +6,10 @@ mod reload;
 mod upstreams;
 
 use std::borrow::Cow;
-use std::fmt::{self, Display, Write as _};
+use std::fmt;
 use std::ops::RangeInclusive;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Method};
 
 use super::certificates;
 use crate::base::jwt;
@@ -31,10 +31,7 @@ pub use reload::describe_reload;
 const MOST_TEXTS: usize = 1_000;
 
 pub fn describe(config: &Config) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = write!(text, "{}", Description(config));
-    text
+    fmt::from_fn(|f| write(f, config)).to_string()
 }
 
 fn listener(listener: Listener) -> String {
@@ -43,108 +40,103 @@ fn listener(listener: Listener) -> String {
     format!("{address}{}{what}", if tls { " (TLS)" } else { "" })
 }
 
-struct Description<'a>(&'a Config);
-
-impl Display for Description<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = self.0;
-        let listen: Vec<_> = config.listeners().map(listener).collect();
-        writeln!(f, "listens on {}", listen.join(", "))?;
-        if let Some(Decisions { refused_status, .. }) = &config.decisions {
-            writeln!(f, "answers other proxies {} if a limit refuses", refused_status.as_u16())?;
-        }
-        admin(f, config)?;
-        if let Some(tracing) = &config.tracing {
-            let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
-            writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
-        }
-        for one in &config.notices {
-            let at: Vec<_> = one.at.iter().map(|share| format!("{} %", f64::from(*share) / 1e4)).collect();
-            let keys = if one.full_keys { "in full" } else { "masked" };
-            let at = at.join(", ");
-            writeln!(f, "tells {} when a key, {keys}, has used {at} of a rate of {}", one.url, one.limits.join(", "))?;
-        }
-        if config.server.proxy_protocol {
-            writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
-        }
-        if config.server.trusted_proxies.is_empty() {
-            writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
-        } else {
-            let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
-            writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
-        }
-        if config.server.forwarded {
-            writeln!(f, "tells upstreams about the client in X-Forwarded-For, and in Forwarded too")?;
-        }
-        match config.server.max_connections {
-            MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,
-            MaxConnections::Number(most) => write!(f, "accepts up to {most} connections")?,
-        }
-        match config.server.max_connections_per_ip {
-            0 => writeln!(f)?,
-            most => writeln!(f, ", up to {most} per address")?,
-        }
-        writeln!(f, "{}", paths(config.server.paths))?;
-        config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
-        certificates::describe(f, config)?;
-        writeln!(f, "\nstore")?;
-        store(f, &config.store)?;
-        writeln!(f, "\nroutes, in the order they match")?;
-        let limits = |route: &Route| {
-            let names: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
-            if names.is_empty() { "no limit".to_owned() } else { format!("limits: {}", names.join(", ")) }
-        };
-        for (_, route) in route::order(&config.routes) {
-            writeln!(f, "  {}", route::label(route))?;
-            writeln!(f, "    {}", action(config, route))?;
-            if route.ignore_case {
-                writeln!(f, "    ignores the case of letters in the path")?;
-            }
-            if route.max_body_size != UNLIMITED {
-                writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
-            }
-            if let Some(BodyInspector { most, .. }) = BodyInspector::new(config, route) {
-                writeln!(f, "    reads bodies of at most {most} bytes before the decision")?;
-            }
-            if let Some(limit) = route.timeout {
-                writeln!(f, "    waits at most {limit:?} for the head of the response")?;
-            }
-            changed_headers(f, "request", &route.request_headers)?;
-            changed_headers(f, "response", &route.response_headers)?;
-            if config.server.shed.is_some() {
-                writeln!(f, "    priority {}", route.priority)?;
-            }
-            route.cors.as_ref().map_or(Ok(()), |cors| self::cors(f, cors))?;
-            writeln!(f, "    {}", limits(route))?;
-        }
-        let descriptors = config.descriptors();
-        if !descriptors.is_empty() {
-            writeln!(f, "\ndescriptors, in the order they are compared")?;
-        }
-        for DescriptorRule { domain, entries, reports, quota_mode, route } in descriptors {
-            let entries = entries.iter().map(|(key, Wildcard(value))| format!("{key} = {value:?}"));
-            let reports = if *reports { ", reports of what has been used" } else { "" };
-            let quota = if *quota_mode { ", over the limit is only told" } else { "" };
-            writeln!(f, "  {domain}: {{ {} }}{reports}{quota}", entries.collect::<Vec<_>>().join(", "))?;
-            writeln!(f, "    {}", limits(route))?;
-        }
-        if !config.jwts.is_empty() {
-            writeln!(f, "\ntokens")?;
-            config.jwts.iter().try_for_each(|jwt| token(f, jwt))?;
-        }
-        writeln!(f, "\nlimits")?;
-        if !config.limits.is_empty() {
-            let changes = match &config.store {
-                Store::Memory { .. } => "a name, a key or a period",
-                Store::Shared(_) => "more than quotas",
-            };
-            writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
-            writeln!(f, "  `gateway check NEW --against OLD`")?;
-        }
-        config.limits.iter().try_for_each(|limit| limits::describe(f, limit))?;
-        writeln!(f, "\nupstreams")?;
-        config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
+fn write(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    let listen: Vec<_> = config.listeners().map(listener).collect();
+    writeln!(f, "listens on {}", listen.join(", "))?;
+    if let Some(Decisions { refused_status, .. }) = &config.decisions {
+        writeln!(f, "answers other proxies {} if a limit refuses", refused_status.as_u16())?;
     }
+    admin(f, config)?;
+    if let Some(tracing) = &config.tracing {
+        let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
+        writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
+    }
+    for one in &config.notices {
+        let at: Vec<_> = one.at.iter().map(|share| format!("{} %", f64::from(*share) / 1e4)).collect();
+        let keys = if one.full_keys { "in full" } else { "masked" };
+        let at = at.join(", ");
+        writeln!(f, "tells {} when a key, {keys}, has used {at} of a rate of {}", one.url, one.limits.join(", "))?;
+    }
+    if config.server.proxy_protocol {
+        writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
+    }
+    if config.server.trusted_proxies.is_empty() {
+        writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
+    } else {
+        let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
+        writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
+    }
+    if config.server.forwarded {
+        writeln!(f, "tells upstreams about the client in X-Forwarded-For, and in Forwarded too")?;
+    }
+    match config.server.max_connections {
+        MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,
+        MaxConnections::Number(most) => write!(f, "accepts up to {most} connections")?,
+    }
+    match config.server.max_connections_per_ip {
+        0 => writeln!(f)?,
+        most => writeln!(f, ", up to {most} per address")?,
+    }
+    writeln!(f, "{}", paths(config.server.paths))?;
+    config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
+    certificates::describe(f, config)?;
+    writeln!(f, "\nstore")?;
+    store(f, &config.store)?;
+    writeln!(f, "\nroutes, in the order they match")?;
+    let limits = |route: &Route| {
+        let names: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
+        if names.is_empty() { "no limit".to_owned() } else { format!("limits: {}", names.join(", ")) }
+    };
+    for (_, route) in route::order(&config.routes) {
+        writeln!(f, "  {}", route::label(route))?;
+        writeln!(f, "    {}", action(config, route))?;
+        if route.ignore_case {
+            writeln!(f, "    ignores the case of letters in the path")?;
+        }
+        if route.max_body_size != UNLIMITED {
+            writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
+        }
+        if let Some(BodyInspector { most, .. }) = BodyInspector::new(config, route) {
+            writeln!(f, "    reads bodies of at most {most} bytes before the decision")?;
+        }
+        if let Some(limit) = route.timeout {
+            writeln!(f, "    waits at most {limit:?} for the head of the response")?;
+        }
+        changed_headers(f, "request", &route.request_headers)?;
+        changed_headers(f, "response", &route.response_headers)?;
+        if config.server.shed.is_some() {
+            writeln!(f, "    priority {}", route.priority)?;
+        }
+        route.cors.as_ref().map_or(Ok(()), |cors| self::cors(f, cors))?;
+        writeln!(f, "    {}", limits(route))?;
+    }
+    let descriptors = config.descriptors();
+    if !descriptors.is_empty() {
+        writeln!(f, "\ndescriptors, in the order they are compared")?;
+    }
+    for DescriptorRule { domain, entries, reports, quota_mode, route } in descriptors {
+        let entries = entries.iter().map(|(key, Wildcard(value))| format!("{key} = {value:?}"));
+        let reports = if *reports { ", reports of what has been used" } else { "" };
+        let quota = if *quota_mode { ", over the limit is only told" } else { "" };
+        writeln!(f, "  {domain}: {{ {} }}{reports}{quota}", entries.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "    {}", limits(route))?;
+    }
+    if !config.jwts.is_empty() {
+        writeln!(f, "\ntokens")?;
+        config.jwts.iter().try_for_each(|jwt| token(f, jwt))?;
+    }
+    writeln!(f, "\nlimits")?;
+    if !config.limits.is_empty() {
+        let changes = match &config.store {
+            Store::Memory { .. } => "a name, a key or a period",
+            Store::Shared(_) => "more than quotas",
+        };
+        writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
+        writeln!(f, "  `gateway check NEW --against OLD`")?;
+    }
+    config.limits.iter().try_for_each(|limit| limits::describe(f, limit))?;
+    writeln!(f, "\nupstreams")?;
+    config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
 }
 
 /// Where the counters are, and which gateways share the limits.
@@ -272,8 +264,8 @@ fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderCh
 fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
     let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
     let listed = |names: &[HeaderName]| names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
-    let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
-    let methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
+    let origins = origins.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let methods = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     let headers = match headers.as_deref() {
         None => "any headers".to_owned(),
         Some([]) => "no other headers".to_owned(),
@@ -281,12 +273,7 @@ fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
     };
     let credentials = if *credentials { " and credentials" } else { "" };
     writeln!(f, "    answers preflights, and charges them to no limit")?;
-    writeln!(
-        f,
-        "    allows pages of {} to send {} with {headers}{credentials}",
-        origins.join(", "),
-        methods.join(", ")
-    )?;
+    writeln!(f, "    allows pages of {origins} to send {methods} with {headers}{credentials}")?;
     if !expose.is_empty() {
         writeln!(f, "    lets these pages read the response headers {}", listed(expose))?;
     }

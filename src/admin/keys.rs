@@ -30,16 +30,11 @@ use crate::store::{Away, KeyUsage};
 /// As in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyPath<'a> {
-    limit: LimitPath<'a>,
-    key: &'a str,
+    pub(super) limit: LimitPath<'a>,
+    pub(super) key: &'a str,
 }
 
-impl<'a> KeyPath<'a> {
-    pub(super) fn new(path: &'a str) -> Option<Self> {
-        let (limit, key) = LimitPath::with_key(path)?;
-        Some(Self { limit, key })
-    }
-
+impl KeyPath<'_> {
     /// A part with a `|` writes it as `%7C`. If every `|` is written so, `%7C` separates the parts.
     fn parts(&self, count: usize) -> Vec<Vec<u8>> {
         let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
@@ -83,7 +78,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
             tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has removed an override");
         }
         for reading in readings {
-            let cached = source.and_then(|source| source.peek(reading.quota_key, now)?.quota);
+            let cached = source.and_then(|source| source.peek(reading.quota_key)?.quota);
             let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
             for limit in table.in_store().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
@@ -136,7 +131,7 @@ async fn with_key<T>(
         };
         return Err(respond::problem(StatusCode::NOT_FOUND, &why));
     }
-    let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
+    let source = snapshot.quota_sources.iter().find(|one| one.limit.name == table.name()).map(|one| &*one.source);
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
@@ -170,7 +165,7 @@ async fn fullest(
         }
         let of_admin = || Some((table.temporarily_granted(reading.fingerprint)?, "admin"));
         let overridden = of_file.map(|granted| (granted, "file")).or_else(of_admin);
-        let cached = source.and_then(|source| source.peek(reading.quota_key, now));
+        let cached = source.and_then(|source| source.peek(reading.quota_key));
         let quota = cached.as_ref().and_then(|cached| cached.quota.as_deref());
         let of_source = quota.and_then(|quota| Some((table.of_quota(quota)?, "source")));
         if let Some(cached) = &cached {
@@ -234,7 +229,7 @@ fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
         "holds": holds,
         "known": cached.quota.is_some(),
         "age": cached.answered.map(|answered| now.micros_since(answered) / 1_000_000),
-        "due": cached.is_due,
+        "due": cached.is_due(now),
         "failures": cached.failures,
     });
     if let Some(quota) = &cached.quota {

@@ -21,7 +21,7 @@ use crate::config::{Config, Cost, Limit};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{
-    DecisionCounter, KnownBan, KnownBans, LimitMetrics, ListedOverride, TokenCounts, TopKeys, shown_since,
+    DECISIONS, DecisionCounter, KnownBan, KnownBans, LimitMetrics, ListedOverride, TokenCounts, TopKeys, shown_since,
 };
 use crate::tokens::Usage;
 
@@ -29,11 +29,12 @@ const MOST_OVERRIDES: usize = 10;
 const MOST_BANS: usize = 10;
 const MODELS_SHOWN: usize = 10;
 
-/// The order of limits everywhere: by refusals in the last hour, then by refusals since the start.
-pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&str, Decisions)) {
+/// The order of limits everywhere: by refusals in the last hour, then by refusals since the start, which `of` tells with the
+/// name.
+pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&str, u64)) {
     limits.sort_by_cached_key(|limit| {
-        let (name, decisions) = of(limit);
-        (Reverse(history.refused_in_hour(name)), Reverse(decisions.refused()), name.to_owned())
+        let (name, refused) = of(limit);
+        (Reverse(history.refused_in_hour(name)), Reverse(refused), name.to_owned())
     });
 }
 
@@ -62,28 +63,14 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
         }
     };
     let mut limits: Vec<_> = config.limits.iter().map(describe).collect();
-    sort(&mut limits, history, |limit| (&limit.name, limit.decisions));
+    sort(&mut limits, history, |limit| (&limit.name, limit.decisions.refused()));
     Limits { keys_since: shown_since(now).rfc3339(), limits }
 }
 
 /// A limit that no route uses has decided nothing.
 pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
     let of = |count: DecisionCounter| counted.map_or(0, |counted| counted.decisions(count));
-    Decisions {
-        admitted: of(|counters| &counters.admitted),
-        rejected: of(|counters| &counters.rejected),
-        shadowed: of(|counters| &counters.shadowed),
-        silenced: of(|counters| &counters.silenced),
-        delayed: of(|counters| &counters.delayed),
-        overflowed: of(|counters| &counters.overflowed),
-        exempt: of(|counters| &counters.exempt),
-        blocked: of(|counters| &counters.blocked),
-        banned: of(|counters| &counters.banned),
-        not_charged: of(|counters| &counters.not_charged),
-        skipped: of(|counters| &counters.skipped),
-        keyless: of(|counters| &counters.keyless),
-        unknown: of(|counters| &counters.unknown),
-    }
+    Decisions(DECISIONS.iter().map(|(name, count)| ((*name).to_owned(), of(*count))).collect())
 }
 
 fn tokens(counted: &LimitMetrics) -> TokenNumbers {
@@ -195,21 +182,9 @@ pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[V
 
 /// The name of a limit in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LimitPath<'a>(&'a str);
+pub(super) struct LimitPath<'a>(pub(super) &'a str);
 
 impl<'a> LimitPath<'a> {
-    /// Reads `{limit}/{list}`.
-    pub(super) fn with_list(path: &'a str, list: &str) -> Option<Self> {
-        let (limit, named) = path.split_once('/')?;
-        (named == list).then_some(Self(limit))
-    }
-
-    /// Reads `{limit}/keys/{key}`, where the key may be any text.
-    pub(super) fn with_key(path: &'a str) -> Option<(Self, &'a str)> {
-        let (limit, key) = path.split_once("/keys/")?;
-        Some((Self(limit), key))
-    }
-
     pub(super) fn find(self, config: &Config) -> Option<&Limit> {
         let name = self.name();
         config.limits.iter().find(|limit| limit.name == name)
@@ -226,11 +201,10 @@ impl<'a> LimitPath<'a> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::base::clock::Time;
-    use crate::request::decide::DECISIONS;
 
     #[test]
     fn the_dearest_models_are_shown_first() {
@@ -261,8 +235,8 @@ mod tests {
         record(2, [0, 0, 50, 90, 0]);
         record(100, [0, 1, 50, 90, 7]);
         let refused = [("z", 7), ("old", 50), ("b", 1), ("older", 90), ("a", 0), ("0", 0)];
-        let mut limits = refused.map(|(name, rejected)| (name, Decisions { rejected, ..Decisions::default() }));
-        sort(&mut limits, &history, |(name, decisions)| (name, *decisions));
+        let mut limits = refused;
+        sort(&mut limits, &history, |limit| *limit);
         assert_eq!(limits.map(|(name, _)| name), ["z", "b", "older", "old", "0", "a"]);
     }
 
@@ -272,20 +246,11 @@ mod tests {
         for ((_, count), times) in DECISIONS.iter().zip(1..) {
             count(limit.workers.of(0)).add(times);
         }
-        let expected: Value =
-            DECISIONS.iter().zip(1..).map(|((name, _), times)| ((*name).to_owned(), json!(times))).collect();
-        assert_eq!(json!(decisions(Some(&limit))), expected);
-        assert_eq!(decisions(None), Decisions::default());
-    }
-
-    #[test]
-    fn a_path_names_a_limit_and_what_is_asked_of_it() {
-        let list = |path| LimitPath::with_list(path, "bans").map(|LimitPath(limit)| limit);
-        assert_eq!(
-            ["l/bans", "a%2Fb/bans", "l/ban", "l/bans/", "l/x/bans", "bans"].map(list),
-            [Some("l"), Some("a%2Fb"), None, None, None, None]
-        );
-        assert_eq!(LimitPath::with_key("l/keys/a/keys/bans"), Some((LimitPath("l"), "a/keys/bans")));
-        assert_eq!(LimitPath::with_key("l/bans"), None);
+        let shown = decisions(Some(&limit));
+        assert_eq!(json!(shown)["not_charged"], json!(shown.of("not_charged")));
+        let refused = ["rejected", "shadowed", "silenced", "blocked", "banned", "keyless"].map(|name| shown.of(name));
+        assert!(refused.iter().all(|count| *count > 0), "{shown:?}");
+        assert_eq!(shown.refused(), refused.iter().sum::<u64>());
+        assert_eq!(decisions(None).0.values().sum::<u64>(), 0);
     }
 }

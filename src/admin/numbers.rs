@@ -56,8 +56,8 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
             evicted: connections.made_room,
             stalled: connections.stalled,
         },
-        reloads: view.reloads_so_far.describe(),
-        certificates: view.certificate_reloads.describe(),
+        reloads: view.reloads_so_far.numbers(),
+        certificates: view.certificate_reloads.numbers(),
         expiries: certificates::list(&view.config.load()).take(MOST_EXPIRIES).collect(),
     }
 }
@@ -73,7 +73,7 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
         refused_this_minute: history.refused_this_minute(&limit.name),
     };
     let mut all: Vec<_> = view.shared.limits().iter().map(|limit| describe(limit)).collect();
-    limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions));
+    limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions.refused()));
     all
 }
 

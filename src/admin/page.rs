@@ -37,14 +37,15 @@ static PAGE: LazyLock<Bytes> = LazyLock::new(|| FRAME.replace("{{style}}", STYLE
 
 /// The page may use only its own style and script, and ask only its own server. Names and keys come from clients, so the
 /// script may not turn text into HTML (Trusted Types, <https://www.w3.org/TR/trusted-types/>).
-static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) = (source(STYLE), source(SCRIPT));
     let policy = format!(
         "default-src 'none'; connect-src 'self'; img-src data:; style-src {style}; script-src {script}; \
          frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
          trusted-types 'none'"
     );
-    HeaderValue::try_from(policy).ok()
+    // It has only printable characters.
+    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
 /// The source that allows exactly this text inside the page (Content Security Policy Level 3, section 2.3.1,
@@ -54,13 +55,9 @@ fn source(text: &str) -> String {
 }
 
 pub(super) fn respond() -> LocalResponse {
-    let Some(policy) = POLICY.clone() else {
-        // Cannot happen: the policy has only printable characters.
-        return respond::problem(StatusCode::INTERNAL_SERVER_ERROR, "The page has no policy.");
-    };
     let mut response = respond::with_body(StatusCode::OK, HTML, PAGE.clone());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, policy);
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     response

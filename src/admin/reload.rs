@@ -1,7 +1,6 @@
 //! Reloads of the configuration, or of the certificates alone: how many there were and how the last ones ended, and
 //! `POST /api/reload`, for which the control thread reloads while the request waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::admin::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
+use crate::admin::dashboard::{EndedReload, Problem, ReloadNumbers, ReloadOutcome};
 use crate::base::clock::Time;
 use crate::config::{Config, Problems, ReloadError};
 use crate::proxy::respond::{self, LocalResponse};
@@ -80,45 +79,36 @@ const MAX_CHARS: usize = 500;
 
 /// Shared between the thread that reloads and those that read.
 #[derive(Debug)]
-pub struct RecentReloads(Mutex<Counted>);
+pub struct RecentReloads(Mutex<Recent>);
 
 #[derive(Debug)]
-struct Counted {
-    succeeded: u64,
-    refused: u64,
+struct Recent {
+    numbers: ReloadNumbers,
     /// When what is in force came into force.
     last_success: Time,
-    /// The latest first.
-    last: VecDeque<EndedReload>,
     /// All problems of the present files; none if they are in force.
     problems: Vec<Problem>,
-}
-
-#[derive(Debug)]
-struct EndedReload {
-    at: Time,
-    /// The first problem; `None` if the reload succeeded.
-    problem: Option<Problem>,
 }
 
 impl RecentReloads {
     /// What was read at the start is in force since `now`.
     pub fn new(now: Time) -> Self {
-        let (last, problems) = (VecDeque::new(), Vec::new());
-        Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last, problems }))
+        let numbers = ReloadNumbers { ok: 0, refused: 0, current: true, recent: Vec::new() };
+        Self(Mutex::new(Recent { numbers, last_success: now, problems: Vec::new() }))
     }
 
     pub fn succeeded(&self, now: Time) {
-        let mut counted = self.0.lock();
-        counted.succeeded += 1;
-        counted.last_success = now;
-        counted.problems.clear();
-        counted.remember(EndedReload { at: now, problem: None });
+        let mut recent = self.0.lock();
+        recent.numbers.ok += 1;
+        recent.last_success = now;
+        recent.remember(now, Vec::new());
     }
 
     /// The refused files are gone, and the present ones are in force already. Returns whether something was refused.
     pub fn recovered(&self) -> bool {
-        !std::mem::take(&mut self.0.lock().problems).is_empty()
+        let mut recent = self.0.lock();
+        recent.problems.clear();
+        !std::mem::replace(&mut recent.numbers.current, true)
     }
 
     pub fn refused(&self, now: Time, why: &ReloadError) {
@@ -127,23 +117,10 @@ impl RecentReloads {
             message: shortened(message),
             help: help.map(shortened),
         };
-        let problems: Vec<_> = problems(why).into_iter().map(shorten).collect();
-        let first = problems.first().cloned().unwrap_or_default();
-        let mut counted = self.0.lock();
-        counted.refused += 1;
-        counted.problems = problems;
-        counted.remember(EndedReload { at: now, problem: Some(first) });
-    }
-
-    /// Succeeded and refused.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        let counted = self.0.lock();
-        (counted.succeeded, counted.refused)
-    }
-
-    /// Whether the present files are in force, as far as they were read.
-    pub(super) fn is_last_good(&self) -> bool {
-        self.0.lock().problems.is_empty()
+        let problems = problems(why).into_iter().map(shorten).collect();
+        let mut recent = self.0.lock();
+        recent.numbers.refused += 1;
+        recent.remember(now, problems);
     }
 
     pub(super) fn problems(&self) -> Vec<Problem> {
@@ -154,19 +131,8 @@ impl RecentReloads {
         self.0.lock().last_success
     }
 
-    pub(super) fn describe(&self) -> ReloadNumbers {
-        let describe = |reload: &EndedReload| dashboard::EndedReload {
-            time: reload.at.seconds(),
-            result: if reload.problem.is_none() { ReloadOutcome::Ok } else { ReloadOutcome::Refused },
-            problem: reload.problem.clone(),
-        };
-        let counted = self.0.lock();
-        ReloadNumbers {
-            ok: counted.succeeded,
-            refused: counted.refused,
-            current: counted.problems.is_empty(),
-            recent: counted.last.iter().map(describe).collect(),
-        }
+    pub(super) fn numbers(&self) -> ReloadNumbers {
+        self.0.lock().numbers.clone()
     }
 }
 
@@ -177,10 +143,15 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-impl Counted {
-    fn remember(&mut self, reload: EndedReload) {
-        self.last.truncate(REMEMBERED - 1);
-        self.last.push_front(reload);
+impl Recent {
+    /// Without `problems`, the reload has succeeded.
+    fn remember(&mut self, now: Time, problems: Vec<Problem>) {
+        let (time, problem) = (now.seconds(), problems.first().cloned());
+        let result = if problem.is_none() { ReloadOutcome::Ok } else { ReloadOutcome::Refused };
+        self.numbers.current = problem.is_none();
+        self.numbers.recent.truncate(REMEMBERED - 1);
+        self.numbers.recent.insert(0, EndedReload { time, result, problem });
+        self.problems = problems;
     }
 }
 
@@ -195,7 +166,7 @@ mod tests {
             reloads.succeeded(Time::from_micros(second * 1_000_000));
         }
         reloads.refused(Time::from_micros(21_000_000), &"é".repeat(10_000).into());
-        let shown = reloads.describe();
+        let shown = reloads.numbers();
         assert_eq!((shown.ok, shown.refused, shown.recent.len()), (20, 1, REMEMBERED));
         let [last, before, ..] = &shown.recent[..] else { panic!("{shown:?}") };
         assert_eq!((last.time, last.result), (21, ReloadOutcome::Refused));
@@ -206,8 +177,8 @@ mod tests {
         assert_eq!(reloads.problems(), []);
         assert!(!reloads.recovered());
         reloads.refused(Time::from_micros(23_000_000), &"away".to_owned().into());
-        assert!(!reloads.describe().current && reloads.recovered() && reloads.is_last_good());
-        let shown = reloads.describe();
+        assert!(!reloads.numbers().current && reloads.recovered() && reloads.problems().is_empty());
+        let shown = reloads.numbers();
         assert_eq!((shown.ok, shown.current, shown.recent[0].result), (21, true, ReloadOutcome::Refused));
     }
 }

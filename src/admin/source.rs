@@ -1,7 +1,6 @@
 //! Where the configuration comes from, whether its newest version is in force, and the state of a server that has it: as
 //! JSON and as metrics.
 
-use std::fmt;
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
@@ -12,14 +11,8 @@ use super::families::{counter, counters, gauged, gauges, whole};
 use super::reload::as_json;
 use crate::base::clock::Time;
 
-/// Where the configuration comes from, as operators read it, without secrets.
-pub trait ConfigOrigin: fmt::Display + Send + Sync {
-    /// `None` if the source is no server.
-    fn server(&self) -> Option<RemoteStatus>;
-}
-
 /// The state of a source that is a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RemoteStatus {
     /// The pause between two fetches.
     pub every: Duration,
@@ -36,8 +29,8 @@ pub struct RemoteStatus {
 }
 
 pub(super) fn describe(view: &View, now: Time) -> Value {
-    let remote = view.source.server().map(|status| {
-        let RemoteStatus { every, changed, unchanged, failed, last_fetch, error, copy_saved } = status;
+    let remote = view.remote.as_ref().map(|status| {
+        let RemoteStatus { every, changed, unchanged, failed, last_fetch, error, copy_saved } = status.lock().clone();
         let copy = copy_saved.map(|saved| {
             let age = now.micros_since(saved) / 1_000_000;
             json!({ "saved": saved.seconds(), "age_seconds": age })
@@ -51,11 +44,11 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
         })
     });
     json!({
-        "source": view.source.to_string(),
-        "current": view.reloads_so_far.is_last_good(),
+        "source": view.source,
+        "current": view.reloads_so_far.numbers().current,
         "problems": as_json(view.reloads_so_far.problems()),
         "certificates": {
-            "current": view.certificate_reloads.is_last_good(),
+            "current": view.certificate_reloads.numbers().current,
             "problems": as_json(view.certificate_reloads.problems()),
         },
         "remote": remote,
@@ -64,8 +57,8 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
 
 /// Empty if the source is no server.
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
-    let Some(status) = view.source.server() else { return Vec::new() };
-    let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = status;
+    let Some(status) = &view.remote else { return Vec::new() };
+    let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = status.lock().clone();
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];
     let seconds = |time: Option<Time>| whole(time.map_or(0, Time::seconds));
     vec![

@@ -4,17 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prometheus::proto::{Metric, MetricFamily};
-use serde_json::{Value, json};
 
 use super::View;
 use super::families::{self, counter, counters, gauge, gauges, histogram, histograms};
 use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
-
-pub(super) fn describe_all(view: &View) -> Value {
-    json!({ "upstreams": list(view) })
-}
 
 pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
     view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect()

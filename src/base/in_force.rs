@@ -22,7 +22,9 @@ pub trait BackgroundTask: Send + Sync + 'static {
     /// For the log: what does not work while the system refuses the thread, or after a panic.
     const REFUSED: &'static str;
 
-    fn has_task(&self) -> bool;
+    fn has_task(&self) -> bool {
+        true
+    }
 
     /// The task is dropped when it is no longer in force. A task that ends by itself begins again.
     fn run(self: Arc<Self>) -> impl Future<Output = ()>;
@@ -145,10 +147,6 @@ mod tests {
     impl BackgroundTask for Fragile {
         const THREAD: &'static str = "fragile";
         const REFUSED: &'static str = "cannot begin";
-
-        fn has_task(&self) -> bool {
-            true
-        }
 
         async fn run(self: Arc<Self>) {
             self.begun.send(()).unwrap();

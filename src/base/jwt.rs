@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::clock::Time;
 
-pub use key_set::{KeyOrigin, KeySet, KeySetError, MAX_BYTES};
+pub use key_set::{KeyOrigin, KeySet, MAX_BYTES};
 
 /// How far the clocks of issuers may differ from ours, in seconds: tokens are valid this much earlier and later.
 pub const LEEWAY: u64 = 60;
@@ -83,33 +83,18 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// In the order of the variants.
-    pub const ALL: [Self; 9] = [
-        Self::Malformed,
-        Self::Algorithm,
-        Self::UnknownKey,
-        Self::Signature,
-        Self::MissingClaim,
-        Self::Issuer,
-        Self::Audience,
-        Self::Expired,
-        Self::NotYetValid,
+    /// In the order of the variants, with their names in metrics.
+    pub const ALL: [(Self, &'static str); 9] = [
+        (Self::Malformed, "malformed"),
+        (Self::Algorithm, "algorithm"),
+        (Self::UnknownKey, "unknown_key"),
+        (Self::Signature, "signature"),
+        (Self::MissingClaim, "missing_claim"),
+        (Self::Issuer, "issuer"),
+        (Self::Audience, "audience"),
+        (Self::Expired, "expired"),
+        (Self::NotYetValid, "not_yet_valid"),
     ];
-
-    /// In metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Algorithm => "algorithm",
-            Self::UnknownKey => "unknown_key",
-            Self::Signature => "signature",
-            Self::MissingClaim => "missing_claim",
-            Self::Issuer => "issuer",
-            Self::Audience => "audience",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not_yet_valid",
-        }
-    }
 
     /// A sentence for the client.
     pub fn detail(self) -> &'static str {

@@ -38,6 +38,24 @@ impl Counter {
     }
 }
 
+/// Like [`Counter`], but any thread may add to it: for what is rare, since adding takes a locked instruction.
+#[derive(Debug, Default)]
+pub struct SharedCounter(AtomicU64);
+
+impl SharedCounter {
+    pub fn one(&self) {
+        self.add(1);
+    }
+
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Of durations. Only one thread adds to it, as to a [`Counter`].
 #[derive(Debug, Default)]
 pub struct Histogram {

@@ -63,103 +63,66 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// In the order of the variants.
-    pub const ALL: [Self; 28] = [
-        Self::Connect,
-        Self::Tls,
-        Self::ConnectTimeout,
-        Self::MaxInFlight,
-        Self::Timeout,
-        Self::Closed,
-        Self::BadResponse,
-        Self::ReadTimeout,
-        Self::Truncated,
-        Self::Exhausted,
-        Self::BodyTimeout,
-        Self::MaxBodySize,
-        Self::InspectBody,
-        Self::InspectMemory,
-        Self::BadBody,
-        Self::AskedRequest,
-        Self::AmbiguousKey,
-        Self::InvalidToken,
-        Self::BadHead,
-        Self::MaxHeaderSize,
-        Self::HeaderTimeout,
-        Self::PlainHttp,
-        Self::TunnelIdleTimeout,
-        Self::GrpcTimeout,
-        Self::Banned,
-        Self::TokensExhausted,
-        Self::BytesExhausted,
-        Self::Loop,
+    /// In the order of the variants, with their names in logs and metrics.
+    pub const ALL: [(Self, &'static str); 28] = [
+        (Self::Connect, "connect"),
+        (Self::Tls, "tls"),
+        (Self::ConnectTimeout, "connect_timeout"),
+        (Self::MaxInFlight, "max_in_flight"),
+        (Self::Timeout, "timeout"),
+        (Self::Closed, "closed"),
+        (Self::BadResponse, "bad_response"),
+        (Self::ReadTimeout, "read_timeout"),
+        (Self::Truncated, "truncated"),
+        (Self::Exhausted, "exhausted"),
+        (Self::BodyTimeout, "body_timeout"),
+        (Self::MaxBodySize, "max_body_size"),
+        (Self::InspectBody, "inspect_body"),
+        (Self::InspectMemory, "inspect_memory"),
+        (Self::BadBody, "bad_body"),
+        (Self::AskedRequest, "asked_request"),
+        (Self::AmbiguousKey, "ambiguous_key"),
+        (Self::InvalidToken, "invalid_token"),
+        (Self::BadHead, "bad_head"),
+        (Self::MaxHeaderSize, "max_header_size"),
+        (Self::HeaderTimeout, "header_timeout"),
+        (Self::PlainHttp, "plain_http"),
+        (Self::TunnelIdleTimeout, "tunnel_idle_timeout"),
+        (Self::GrpcTimeout, "grpc_timeout"),
+        (Self::Banned, "banned"),
+        (Self::TokensExhausted, "tokens_exhausted"),
+        (Self::BytesExhausted, "bytes_exhausted"),
+        (Self::Loop, "loop"),
     ];
 
-    /// In logs and metrics.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::ConnectTimeout => "connect_timeout",
-            Self::MaxInFlight => "max_in_flight",
-            Self::Timeout => "timeout",
-            Self::Closed => "closed",
-            Self::BadResponse => "bad_response",
-            Self::ReadTimeout => "read_timeout",
-            Self::Truncated => "truncated",
-            Self::Exhausted => "exhausted",
-            Self::BodyTimeout => "body_timeout",
-            Self::MaxBodySize => "max_body_size",
-            Self::InspectBody => "inspect_body",
-            Self::InspectMemory => "inspect_memory",
-            Self::BadBody => "bad_body",
-            Self::AskedRequest => "asked_request",
-            Self::AmbiguousKey => "ambiguous_key",
-            Self::InvalidToken => "invalid_token",
-            Self::BadHead => "bad_head",
-            Self::MaxHeaderSize => "max_header_size",
-            Self::HeaderTimeout => "header_timeout",
-            Self::PlainHttp => "plain_http",
-            Self::TunnelIdleTimeout => "tunnel_idle_timeout",
-            Self::GrpcTimeout => "grpc_timeout",
-            Self::Banned => "banned",
-            Self::TokensExhausted => "tokens_exhausted",
-            Self::BytesExhausted => "bytes_exhausted",
-            Self::Loop => "loop",
-        }
+        Self::ALL[self as usize].1
     }
 
     /// Whether the upstream, or the way to it, was the cause, not the client.
     pub fn is_upstreams(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Connect
-            | Self::Tls
-            | Self::ConnectTimeout
-            | Self::MaxInFlight
-            | Self::Timeout
-            | Self::Closed
-            | Self::BadResponse
-            | Self::ReadTimeout
-            | Self::Truncated
-            | Self::Exhausted => true,
-            Self::BodyTimeout
-            | Self::MaxBodySize
-            | Self::BadBody
-            | Self::AskedRequest
-            | Self::AmbiguousKey
-            | Self::InvalidToken
-            | Self::BadHead
-            | Self::MaxHeaderSize
-            | Self::HeaderTimeout
-            | Self::PlainHttp
-            | Self::TunnelIdleTimeout
-            | Self::InspectBody
-            | Self::InspectMemory
-            | Self::TokensExhausted
-            | Self::BytesExhausted
-            | Self::Loop
-            | Self::Banned
-            | Self::GrpcTimeout => false,
-        }
+                | Self::Tls
+                | Self::ConnectTimeout
+                | Self::MaxInFlight
+                | Self::Timeout
+                | Self::Closed
+                | Self::BadResponse
+                | Self::ReadTimeout
+                | Self::Truncated
+                | Self::Exhausted
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_place() {
+        assert!(Reason::ALL.iter().enumerate().all(|(place, (reason, _))| *reason as usize == place));
     }
 }

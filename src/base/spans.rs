@@ -19,7 +19,7 @@ use crate::base::clock::Time;
 use crate::base::http::trace_context::{SpanId, TraceContext, TraceId};
 use crate::base::random::Random;
 
-pub use channel::{ROOM, SpanCount, SpanCounts, TraceReceiver, TraceSender, trace_channel};
+pub use channel::{ROOM, SpanCounts, TraceReceiver, TraceSender, trace_channel};
 
 /// For one request. Further spans are not recorded.
 pub const MOST_SPANS: usize = 32;
@@ -326,8 +326,7 @@ fn version_name(version: Version) -> Option<&'static str> {
 
 /// Cuts the text to [`LONGEST_TEXT`] bytes.
 fn text(text: &str) -> AttributeValue {
-    let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    AttributeValue::Text(text[..end].to_owned())
+    AttributeValue::Text(text[..text.floor_char_boundary(LONGEST_TEXT)].to_owned())
 }
 
 #[cfg(test)]
@@ -372,7 +371,7 @@ mod tests {
             spans.end_attempt(Err("connect"), Time::from_micros(1200));
         }
         spans.end(&ending());
-        let trace = receiver.waiting().unwrap();
+        let trace = receiver.traces.try_recv().unwrap();
         assert_eq!((trace.spans.len(), trace.spans.last().map(|span| span.id)), (MOST_SPANS, Some(id)));
         let ids: BTreeSet<_> = trace.spans.iter().map(|span| span.id.to_bytes()).collect();
         assert_eq!(ids.len(), MOST_SPANS);
@@ -389,7 +388,7 @@ mod tests {
         // The clock was set back.
         spans.end_attempt(Ok(StatusCode::OK), Time::from_micros(10));
         spans.end(&RequestEnding { at: Time::from_micros(10), ..ending() });
-        let trace = receiver.waiting().unwrap();
+        let trace = receiver.traces.try_recv().unwrap();
         let times: Vec<_> = trace.spans.iter().map(|span| (span.begun.micros(), span.ended.micros())).collect();
         assert_eq!(times, [(1500, 1500), (1000, 1000)]);
     }
@@ -401,7 +400,7 @@ mod tests {
         (0..ROOM + 10).for_each(|_| begin(&sender).end(&ending()));
         assert_eq!(counts.no_room.get(), 10);
         drop(sender);
-        assert_eq!(std::iter::from_fn(|| receiver.waiting()).count(), ROOM);
-        assert!(receiver.is_closed());
+        assert_eq!(std::iter::from_fn(|| receiver.traces.try_recv().ok()).count(), ROOM);
+        assert!(receiver.traces.is_closed());
     }
 }

@@ -3,8 +3,8 @@
 mod target;
 
 use std::error::Error as _;
+use std::io;
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -40,14 +40,9 @@ pub struct AdminResponse {
 }
 
 impl AdminClient {
-    pub fn new(location: AdminLocation, token: TokenSource) -> Self {
-        Self { location, token, tls: None }
-    }
-
-    /// Trusts these certificates instead of the system's authorities.
-    #[must_use]
-    pub fn with_tls(self, tls: ConnectorTls) -> Self {
-        Self { tls: Some(tls), ..self }
+    /// Trusts the certificates of `tls`, or the system's authorities.
+    pub fn new(location: AdminLocation, token: TokenSource, tls: Option<ConnectorTls>) -> Self {
+        Self { location, token, tls }
     }
 
     pub fn location(&self) -> &AdminLocation {
@@ -57,25 +52,28 @@ impl AdminClient {
     /// Sends a GET request, and waits for the head of the answer within `limit`.
     ///
     /// # Errors
-    /// When there is no answer with status 200.
-    pub async fn get(&self, path: &'static str, limit: Duration) -> Result<AdminResponse, AskError> {
-        timeout(limit, self.ask(path)).await.unwrap_or(Err(AskError::TimedOut(limit)))
+    /// Why there is no answer with status 200.
+    pub async fn get(&self, path: &'static str, limit: Duration) -> Result<AdminResponse, String> {
+        within(limit, self.ask(path)).await
     }
 
-    async fn ask(&self, path: &'static str) -> Result<AdminResponse, AskError> {
-        let authorization = self.token.authorization().await.map_err(AskError::Token)?;
+    async fn ask(&self, path: &'static str) -> Result<AdminResponse, String> {
+        let token = self.token.authorization().await;
+        let authorization = token.map_err(|error| format!("cannot read the token: {error}"))?;
         let (connection, host) = match &self.location {
             AdminLocation::Unix(socket) => {
-                let stream = UnixStream::connect(socket).await.map_err(AskError::Connect)?;
-                (Connection::over(stream).await?, "localhost")
+                let stream = UnixStream::connect(socket).await.map_err(ConnectError::Tcp).map_err(not_connected)?;
+                (Connection::over(stream).await.map_err(not_connected)?, "localhost")
             }
             AdminLocation::Http(url) => {
                 let tls = match (&url.server_name, &self.tls) {
                     (None, _) => None,
                     (Some(_), Some(tls)) => Some(tls.clone()),
-                    (Some(_), None) => Some(ConnectorTls::of_system().map_err(AskError::Tls)?),
+                    (Some(_), None) => {
+                        Some(ConnectorTls::of_system().map_err(ConnectError::Tls).map_err(not_connected)?)
+                    }
                 };
-                (Connection::open(url, tls.as_ref()).await?, &*url.authority)
+                (Connection::open(url, tls.as_ref()).await.map_err(not_connected)?, &*url.authority)
             }
         };
         send(connection, host, path, authorization).await
@@ -87,27 +85,30 @@ async fn send(
     host: &str,
     path: &'static str,
     authorization: Option<HeaderValue>,
-) -> Result<AdminResponse, AskError> {
+) -> Result<AdminResponse, String> {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = http::Uri::from_static(path);
     let headers = request.headers_mut();
     // The authority of a URL is a valid value.
     headers.insert(header::HOST, HeaderValue::try_from(host).unwrap_or(HeaderValue::from_static("")));
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    let sent = authorization.is_some();
+    let is_sent = authorization.is_some();
     headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
-    let (head, body) = connection.send(request).await.map_err(AskError::of_exchange)?.into_parts();
+    let (head, body) = connection.send(request).await.map_err(|error| broken(&error))?.into_parts();
     let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
     let answer = AdminResponse { content_type, body, _connection: connection };
     match head.status {
         StatusCode::OK => Ok(answer),
-        StatusCode::UNAUTHORIZED => Err(AskError::Unauthorized { sent }),
+        StatusCode::UNAUTHORIZED if is_sent => Err("the token is not that of its [admin]".to_owned()),
+        StatusCode::UNAUTHORIZED => {
+            Err(format!("it needs the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file"))
+        }
         status => Err(refusal(status, answer).await),
     }
 }
 
 /// A gateway says why in a problem document, or in one line for its probes.
-async fn refusal(status: StatusCode, answer: AdminResponse) -> AskError {
+async fn refusal(status: StatusCode, answer: AdminResponse) -> String {
     #[derive(Deserialize)]
     struct Problem {
         detail: String,
@@ -117,9 +118,10 @@ async fn refusal(status: StatusCode, answer: AdminResponse) -> AskError {
     let detail = match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) if is_problem => problem.detail,
         _ if is_text => String::from_utf8_lossy(&body).trim().to_owned(),
-        _ => return AskError::NotAGateway,
+        _ => return NOT_A_GATEWAY.to_owned(),
     };
-    AskError::Status(status, printable(&detail))
+    let colon = if detail.is_empty() { "" } else { ": " };
+    format!("it answers {}{colon}{}", status.as_u16(), printable(&detail))
 }
 
 impl AdminResponse {
@@ -134,9 +136,9 @@ impl AdminResponse {
     ///
     /// # Errors
     /// When the connection breaks.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, String> {
         while let Some(frame) = self.body.frame().await {
-            if let Ok(piece) = frame.map_err(AskError::Closed)?.into_data() {
+            if let Ok(piece) = frame.map_err(|error| closed(&error))?.into_data() {
                 return Ok(Some(piece));
             }
         }
@@ -147,11 +149,11 @@ impl AdminResponse {
     ///
     /// # Errors
     /// When the body is longer, or the connection breaks.
-    pub async fn whole(mut self, most: usize) -> Result<Vec<u8>, AskError> {
+    pub async fn whole(mut self, most: usize) -> Result<Vec<u8>, String> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece().await? {
             if whole.len() + piece.len() > most {
-                return Err(AskError::TooLarge(most));
+                return Err(too_large(most));
             }
             whole.extend_from_slice(&piece);
         }
@@ -159,75 +161,42 @@ impl AdminResponse {
     }
 }
 
-#[derive(Debug)]
-pub enum AskError {
-    /// The token cannot be read.
-    Token(io::Error),
-    /// There is no connection.
-    Connect(io::Error),
-    /// The TLS handshake fails, or there are no authorities to trust.
-    Tls(io::Error),
-    /// The server does not speak HTTP.
-    NotHttp(hyper::Error),
-    /// The connection ends too early.
-    Closed(hyper::Error),
-    /// The token is wrong or missing.
-    Unauthorized { sent: bool },
-    /// Another status than 200, with the sentence of the gateway.
-    Status(StatusCode, String),
-    /// The server is no admin listener of a gateway.
-    NotAGateway,
-    /// The gateway has another version.
-    OtherVersion(serde_json::Error),
-    /// The answer is longer than this many bytes.
-    TooLarge(usize),
-    /// The answer takes longer than this.
-    TimedOut(Duration),
+/// Waits for an answer, but not for longer than `limit`.
+///
+/// # Errors
+/// Why there is no answer.
+pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = |_| Err(format!("no answer within {}", humantime::format_duration(limit)));
+    timeout(limit, answer).await.unwrap_or_else(late)
 }
 
-impl AskError {
-    pub(super) fn of_exchange(error: hyper::Error) -> Self {
-        let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
-        if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
-    }
+// Why there is no usable answer: the texts follow the address and a colon.
+
+pub(super) const NOT_A_GATEWAY: &str = "what answers there is not the admin listener of a gateway";
+
+pub(super) fn too_large(most: usize) -> String {
+    format!("it sends more than {} MiB at once", most >> 20)
 }
 
-impl From<ConnectError> for AskError {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Tcp(error) => Self::Connect(error),
-            ConnectError::Tls(error) => Self::Tls(error),
-            ConnectError::Http(error) => Self::of_exchange(error),
+fn not_connected(error: ConnectError) -> String {
+    match error {
+        ConnectError::Tcp(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            "nothing listens there: is the gateway running, and is this the `listen` of its [admin]?".to_owned()
         }
+        ConnectError::Tcp(error) => format!("cannot connect: {error}"),
+        ConnectError::Tls(error) => format!("the TLS handshake fails: {error}"),
+        ConnectError::Http(error) => broken(&error),
     }
 }
 
-/// The text follows the address and a colon.
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Token(error) => write!(f, "cannot read the token: {error}"),
-            Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                f.write_str("nothing listens there: is the gateway running, and is this the `listen` of its [admin]?")
-            }
-            Self::Connect(error) => write!(f, "cannot connect: {error}"),
-            Self::Tls(error) => write!(f, "the TLS handshake fails: {error}"),
-            Self::NotHttp(error) => write!(f, "what answers there does not speak HTTP: {error}"),
-            Self::Closed(error) => write!(f, "the connection was closed: {error}"),
-            Self::Unauthorized { sent: true } => f.write_str("the token is not that of its [admin]"),
-            Self::Unauthorized { sent: false } => {
-                write!(f, "it needs the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file")
-            }
-            Self::Status(status, detail) if detail.is_empty() => write!(f, "it answers {}", status.as_u16()),
-            Self::Status(status, detail) => write!(f, "it answers {}: {detail}", status.as_u16()),
-            Self::NotAGateway => f.write_str("what answers there is not the admin listener of a gateway"),
-            Self::OtherVersion(error) => {
-                write!(f, "this version cannot read what it sends, so the gateway may have another version: {error}")
-            }
-            Self::TooLarge(most) => write!(f, "it sends more than {} MiB at once", most >> 20),
-            Self::TimedOut(limit) => write!(f, "no answer within {}", humantime::format_duration(*limit)),
-        }
+fn broken(error: &hyper::Error) -> String {
+    let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
+    if is_of_system || error.is_incomplete_message() {
+        return closed(error);
     }
+    format!("what answers there does not speak HTTP: {error}")
 }
 
-impl std::error::Error for AskError {}
+fn closed(error: &hyper::Error) -> String {
+    format!("the connection was closed: {error}")
+}

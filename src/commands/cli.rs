@@ -1,21 +1,17 @@
 //! The command line for clap: commands and arguments, with their help.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::admin_client::AdminLocation;
-use super::simulate::Field;
-use crate::base::units;
-use crate::request::route;
+use super::simulate;
+use super::source::Options;
 
 /// A reverse proxy that limits rates.
 ///
@@ -35,18 +31,8 @@ pub(super) struct Cli {
     #[arg(short, long, global = true, value_name = "SOURCE")]
     pub(super) config: Option<OsString>,
 
-    /// How often to ask a URL for a new configuration, 1s to 1d [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = every)]
-    pub(super) config_every: Option<Duration>,
-
-    /// The folder for certificates that an authority issues, and for the last good configuration from a URL, for starts
-    /// while its server is away [default: that of systemd, or ~/.local/state/gateway].
-    #[arg(long, global = true, value_name = "FOLDER")]
-    pub(super) state_dir: Option<PathBuf>,
-
-    /// Read the configuration again when one of its files changes. SIGHUP does so at any time.
-    #[arg(long)]
-    pub(super) watch: bool,
+    #[command(flatten)]
+    pub(super) options: Options,
 
     #[command(subcommand)]
     pub(super) command: Option<Command>,
@@ -87,7 +73,7 @@ pub(super) enum Command {
     #[command(after_help = "Example: gateway simulate --config gateway.toml /var/log/nginx/access.log*\n\
         It reads the Common and the Combined Log Format and JSON lines, also gzipped, and uses no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
-    Simulate(Simulate),
+    Simulate(simulate::Arguments),
     /// Print the JSON schema of the configuration, with which editors check and complete it.
     #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
         #:schema ./gateway.schema.json\nIt reads no configuration.")]
@@ -122,31 +108,6 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Simulate {
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Write one page with charts, too.
-    #[arg(long, value_name = "FILE")]
-    pub(super) html: Option<PathBuf>,
-    /// Print sections to paste, with rates that would have touched few keys. With --json, they are part of the object.
-    #[arg(long)]
-    pub(super) suggest: bool,
-    /// The field of JSON lines with the client, time, method, path, host, status, cost or header:NAME; can be repeated.
-    #[arg(long, value_name = "NAME=FIELD")]
-    pub(super) field: Vec<Field>,
-    /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
-    pub(super) reorder: Duration,
-    /// The host of requests whose lines name none [default: that of the routes, if they have only one].
-    #[arg(long, value_name = "HOST", value_parser = host)]
-    pub(super) host: Option<String>,
-    /// The logs, in any order; `-` is standard input.
-    #[arg(required = true, value_name = "LOG")]
-    pub(super) logs: Vec<PathBuf>,
-}
-
-#[derive(Debug, clap::Args)]
 pub(super) struct Top {
     /// The admin listener: a URL, or unix:PATH.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
@@ -154,21 +115,6 @@ pub(super) struct Top {
     /// A file with the token of the admin listener; it is read again for each connection.
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-}
-
-const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
-
-const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
-
-pub(super) fn reorder(text: &str) -> Result<Duration, String> {
-    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
-    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
-    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
-}
-
-pub(super) fn host(text: &str) -> Result<String, String> {
-    let host = route::host::normal(text).filter(|host| !host.is_empty());
-    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
 }
 
 pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
@@ -194,23 +140,4 @@ pub(super) fn url(text: &str) -> Result<Uri, String> {
     let whole = has_scheme || text.starts_with('/');
     let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
     read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
-}
-
-/// Reads `--config-every`.
-pub(super) fn every(text: &str) -> Result<Duration, String> {
-    let every = units::duration(text).map_err(|error| format!("{error}: write it like 10s or 5m"))?;
-    if EVERY.contains(&every) { Ok(every) } else { Err("it is 1s to 1d".to_owned()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pause_between_polls_is_bounded() {
-        assert_eq!(["1s", "10s", "5m", "1d"].map(|text| every(text).unwrap().as_secs()), [1, 10, 300, 86_400]);
-        for text in ["0s", "999ms", "2d", "10", "", "-1s"] {
-            assert!(every(text).is_err(), "{text}");
-        }
-    }
 }

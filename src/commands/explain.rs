@@ -5,13 +5,13 @@ mod fresh;
 mod limit;
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::HeaderMap;
 use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, Method, Request};
 
+use super::cli::Explain;
 use super::told_request;
 use crate::admin::describe::shown_value;
 use crate::base::clock;
@@ -32,24 +32,15 @@ use crate::store::memory::Memory;
 use fresh::Routed;
 use limit::DescribedLimit;
 
-pub struct Question {
-    /// The target may have a host.
-    pub head: Parts,
-    pub body: Option<Bytes>,
-    pub peer: IpAddr,
-    pub show_keys: bool,
-}
-
 /// The explanation as a text.
 ///
 /// # Errors
 /// A message, when the request would be refused before its route is known.
-pub fn explain(config: &Config, question: Question) -> Result<String, String> {
-    let Question { mut head, body, peer, show_keys } = question;
-    let authority = head.uri.authority().map(|authority| authority.as_str().to_owned());
-    told_request::name_host(&mut head, authority.as_deref());
+pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String> {
+    let Explain { data: body, from: peer, show_keys, .. } = asked;
+    let head = head(asked);
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.
-    let request = told_request::arrived(&head, peer, head.uri.scheme_str() == Some("https"));
+    let request = told_request::arrived(&head, *peer, head.uri.scheme_str() == Some("https"));
     let request = body.as_ref().map_or(request, |body| ArrivedRequest { body: Some(body.len() as u64), ..request });
     let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
     let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
@@ -108,7 +99,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let inspected;
     let mut asked: PlacedLimits = served.limits.iter().cloned().enumerate().collect();
     if let (Some(inspector), None) = (&served.inspector, problem) {
-        match read(inspector, &served.limits, &attributes, &body.unwrap_or_default()) {
+        match read(inspector, &served.limits, &attributes, body.as_deref().unwrap_or_default()) {
             Ok((read, of_elements)) => (inspected, asked) = (read, of_elements.unwrap_or(asked)),
             Err(why) => {
                 let of_route = served.limits.iter().filter(|limit| limit.is_of_route && limit.stage < Stage::Body);
@@ -140,13 +131,23 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         let limit = of_config[place];
         let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
         line(&mut text, &format!("  {}{pool}", limit.name));
-        DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys }.write(&mut text);
+        DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys: *show_keys }
+            .write(&mut text);
     }
     let quotas = limit::resolved(asked_limits, &attributes, asked);
     let routed = Routed { gateway: &gateway, served, limits: asked_limits, request, target: &target, problem };
     routed.write(&mut text, &attributes, &quotas, &changes).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), conditions, &target);
     Ok(text)
+}
+
+fn head(asked: &Explain) -> Parts {
+    let (mut head, ()) = Request::new(()).into_parts();
+    let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
+    (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
+    head.headers.extend(asked.header.iter().cloned());
+    told_request::name_host(&mut head, asked.url.authority().map(Authority::as_str));
+    head
 }
 
 /// Reads the body, and finds the limits to ask, each with its place on the route, if it is an array.
@@ -175,12 +176,15 @@ fn tokens<'a>(
     }
     line(text, "\ntokens");
     let fetched = jwks::fetch_first(&gateway.key_sources).map_err(|error| error.to_string());
-    let failures = gateway.key_sources.iter().filter_map(|source| Some((source.name(), source.last_error()?)));
+    let failures = gateway
+        .key_sources
+        .iter()
+        .filter_map(|source| Some((&*source.name, source.server.as_ref()?.last_error.lock().clone()?)));
     for (name, error) in failures.chain(fetched.err().map(|error| ("all", error))) {
         line(text, &format!("  {name}  has no keys: {error}"));
     }
     for reader in &served.tokens {
-        let (name, from) = (reader.name(), reader.from());
+        let (name, from) = (&reader.name, &reader.from);
         match reader.read(headers, clock::now(), 0, &mut TokenCache::default()) {
             Ok(token) => {
                 line(text, &format!("  {name}  valid, from {from}"));
@@ -266,7 +270,7 @@ fn others(
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
         let why = mismatch(route, config.server.paths.matching, &target.host, &target.path, conditions);
-        let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
+        let why = why.unwrap_or_else(|| "matches too, but is less specific".to_owned());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));
     }

@@ -18,8 +18,9 @@ mod machine_readable;
 mod text;
 mod html;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal};
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,12 +33,17 @@ use notes::Notes;
 use replay::Replay;
 use report::LimitReport;
 
+use crate::base::units;
 use crate::config::{self, Config, OnLimit, Role};
+use crate::request::route;
 use crate::store::Store;
 use crate::store::memory::Memory;
 
 pub use fields::{Attribute, Field};
+pub use html::html;
+pub use machine_readable::{json, toml};
 pub use report::Report;
+pub use text::text;
 
 /// Requests that are read before the first decision, to learn what the log has.
 const LOOK_AHEAD: usize = 100_000;
@@ -47,61 +53,52 @@ const MAX_KEYS: usize = 8 << 20;
 /// In bytes, for these counters.
 const MAX_MEMORY: usize = 2 << 30;
 
-pub struct Question {
-    /// `-` is standard input.
-    pub logs: Vec<PathBuf>,
-    pub fields: Vec<Field>,
-    /// How much later than others a line may be.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write one page with charts, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print sections to paste, with rates that would have touched few keys. With --json, they are part of the object.
+    #[arg(long)]
+    pub suggest: bool,
+    /// The field of JSON lines with the client, time, method, path, host, status, cost or header:NAME; can be repeated.
+    #[arg(long, value_name = "NAME=FIELD")]
+    pub field: Vec<Field>,
+    /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
     pub reorder: Duration,
-    /// For requests whose line names no host.
+    /// The host of requests whose lines name none [default: that of the routes, if they have only one].
+    #[arg(long, value_name = "HOST", value_parser = host)]
     pub host: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Text,
-    /// One JSON object.
-    Json {
-        /// Whether each limit has the section that [`Format::Toml`] writes.
-        suggest: bool,
-    },
-    /// Sections with suggested rates for the configuration.
-    Toml,
-    Html,
-}
-
-impl Report {
-    pub fn write(&self, format: Format) -> String {
-        match format {
-            Format::Text => text::text(self),
-            Format::Json { suggest } => machine_readable::json(self, suggest),
-            Format::Toml => machine_readable::toml(self),
-            Format::Html => html::html(self),
-        }
-    }
+    /// The logs, in any order; `-` is standard input.
+    #[arg(required = true, value_name = "LOG")]
+    pub logs: Vec<PathBuf>,
 }
 
 /// Decides the requests of the logs.
 ///
 /// # Errors
 /// A message, if there is nothing to simulate or a log cannot be opened.
-pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> {
+pub fn simulate(config: &Config, asked: &Arguments) -> Result<Report, String> {
     if config.routes.iter().all(|route| route.limits.is_empty()) {
         return Err("no route has limits, so there is nothing to simulate".to_owned());
     }
-    for (place, field) in question.fields.iter().enumerate() {
-        if question.fields.iter().take(place).any(|other| other.attribute == field.attribute) {
+    for (place, field) in asked.field.iter().enumerate() {
+        if asked.field.iter().take(place).any(|other| other.attribute == field.attribute) {
             return Err(format!("--field {} is given twice", field.attribute));
         }
     }
     let needs = Needs::of(config);
-    let names = FieldNames::new(&needs.headers, &question.fields);
-    let mut input = Input::new(open(&question.logs)?, needs.clone(), names, question.reorder);
-    let mut progress = Progress::start(input.size());
+    let names = FieldNames::new(&needs.headers, &asked.field);
+    let bar = progress_bar(&asked.logs);
+    let mut input = Input::new(open(&asked.logs, &bar)?, needs.clone(), names, asked.reorder);
     input.look_ahead(LOOK_AHEAD);
-    let default_host = question.host.as_deref().or_else(|| only_host(config));
+    let default_host = asked.host.as_deref().or_else(|| only_host(config));
     let unknown = |input: &Input| -> Vec<Unknown> {
-        config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, default_host.is_some())).collect()
+        config.limits.iter().map(|limit| input.seen.unknown(limit, default_host.is_some())).collect()
     };
     let at_first = unknown(&input);
     let keyless =
@@ -110,9 +107,8 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     let mut replay = Replay::new(&simulated, store(&config.store), default_host);
     while let Some(record) = input.next() {
         replay.add(&record);
-        progress.step(|requests| input.bytes_for(requests));
     }
-    drop(progress);
+    bar.finish_and_clear();
     let at_last = unknown(&input).into_iter().zip(at_first).map(|(last, first)| {
         if first.is_keyless { Unknown { is_found_later: !last.is_keyless, ..first } } else { last }
     });
@@ -120,18 +116,11 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
         Some(LimitReport::new(limit, unknown, replay.limits.get(place)?, replay.metrics(&limit.name)))
     };
     let limits = config.limits.iter().zip(at_last).enumerate().filter_map(limit).collect();
-    let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &question.fields, default_host };
+    let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &asked.field, default_host };
     let notes = notes.all();
     Ok(Report {
-        requests: replay.totals.requests,
-        unreadable: input.skipped.unreadable,
-        late: input.skipped.late,
-        skipped_lines: input.skipped.first,
-        from: replay.totals.first,
-        to: replay.totals.last,
-        unrouted: replay.totals.unrouted,
-        refused: replay.totals.refused,
-        limited: replay.totals.limited,
+        totals: replay.totals,
+        skipped: input.skipped,
         limits,
         notes,
         broken: input.broken,
@@ -139,8 +128,21 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     })
 }
 
+const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
+
+fn reorder(text: &str) -> Result<Duration, String> {
+    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
+    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
+    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
+}
+
 /// The error names all logs that cannot be opened.
-fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
+fn open(logs: &[PathBuf], bar: &ProgressBar) -> Result<Vec<Lines>, String> {
     let mut names = BTreeSet::new();
     let (mut opened, mut problems) = (Vec::new(), Vec::new());
     for log in logs {
@@ -148,7 +150,7 @@ fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
             problems.push(format!("{} is named twice", log.display()));
             continue;
         }
-        match Lines::open(log) {
+        match Lines::open(log, bar) {
             Ok(lines) => opened.push(lines),
             Err(error) => problems.push(format!("{} cannot be read: {error}", log.display())),
         }
@@ -186,45 +188,18 @@ fn store(config: &config::Store) -> Store {
     Store::from(memory).simulated()
 }
 
-const STEP: u64 = 4_096;
-
 /// A bar on standard error, if that is a terminal.
-pub(super) struct Progress {
-    bar: Option<ProgressBar>,
-    requests: u64,
-}
-
-impl Progress {
-    /// `None` if the number of bytes is not known.
-    pub(super) fn start(bytes: Option<u64>) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
-            let template = match bytes {
-                Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
-                None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
-            };
-            // With an invalid template, the library uses its own bar.
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { bar, requests: 0 }
+fn progress_bar(logs: &[PathBuf]) -> ProgressBar {
+    let size = |log: &PathBuf| log.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+    let bytes: Option<u64> = logs.iter().map(size).sum();
+    let template = match bytes {
+        Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
+        None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
+    };
+    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
+    // With an invalid template, the library uses its own bar.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
     }
-
-    /// After one more decided request. `bytes` says how many bytes were read for so many requests.
-    pub(super) fn step(&mut self, bytes: impl FnOnce(u64) -> u64) {
-        self.requests += 1;
-        if let Some(bar) = self.bar.as_ref().filter(|_| self.requests.is_multiple_of(STEP)) {
-            bar.set_position(bytes(self.requests));
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
+    bar
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::units;
 use crate::process::{ConfigSource, ReadOnce, Remote};
 
 /// The environment variable with a bearer token for the server of the configuration.
@@ -14,14 +15,29 @@ pub(super) const TOKEN_VARIABLE: &str = "GATEWAY_CONFIG_TOKEN";
 /// How often to ask a URL, by default.
 const EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Options {
-    /// `--config-every`
-    pub(super) every: Option<Duration>,
-    /// `--state-dir`
-    pub(super) state: Option<PathBuf>,
-    /// `--watch`
+    /// How often to ask a URL for a new configuration, 1s to 1d [default: 10s].
+    #[arg(long, value_name = "DURATION", value_parser = every)]
+    pub(super) config_every: Option<Duration>,
+
+    /// The folder for certificates that an authority issues, and for the last good configuration from a URL, for starts
+    /// while its server is away [default: that of systemd, or ~/.local/state/gateway].
+    #[arg(long, global = true, value_name = "FOLDER")]
+    pub(super) state_dir: Option<PathBuf>,
+
+    /// Read the configuration again when one of its files changes. SIGHUP does so at any time.
+    #[arg(long)]
     pub(super) watch: bool,
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let every = units::duration(text).map_err(|error| format!("{error}: write it like 10s or 5m"))?;
+    if (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&every) {
+        Ok(every)
+    } else {
+        Err("it is 1s to 1d".to_owned())
+    }
 }
 
 /// The source with this name: a path, `-` for standard input, a URL, or `env:NAME` for a variable with one of these.
@@ -39,7 +55,7 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
     };
     let url = name.to_str().filter(|text| has_scheme(text));
     let Some(url) = url else {
-        if options.every.is_some() {
+        if options.config_every.is_some() {
             return Err("--config-every is for a URL: with --watch, files are read again when they change".to_owned());
         }
         let path = PathBuf::from(name);
@@ -61,7 +77,7 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
         Err(env::VarError::NotUnicode(_)) => return Err(format!("{TOKEN_VARIABLE} is not valid UTF-8")),
     };
     let state = state(options);
-    let remote = Remote::new(url, token.as_deref(), options.every.unwrap_or(EVERY), state.as_deref());
+    let remote = Remote::new(url, token.as_deref(), options.config_every.unwrap_or(EVERY), state.as_deref());
     let remote = remote.map_err(|why| format!("the URL of the configuration cannot be used: {why}"))?;
     Ok(ConfigSource::Remote(Arc::new(remote)))
 }
@@ -74,7 +90,7 @@ fn has_scheme(text: &str) -> bool {
 
 /// The folder for what outlives the process.
 pub(super) fn state(options: &Options) -> Option<PathBuf> {
-    options.state.clone().or_else(|| state_folder(|variable| env::var_os(variable)))
+    options.state_dir.clone().or_else(|| state_folder(|variable| env::var_os(variable)))
 }
 
 /// The folder of systemd, or that of the user.
@@ -93,6 +109,14 @@ fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pause_between_polls_is_bounded() {
+        assert_eq!(["1s", "10s", "5m", "1d"].map(|text| every(text).unwrap().as_secs()), [1, 10, 300, 86_400]);
+        for text in ["0s", "999ms", "2d", "10", "", "-1s"] {
+            assert!(every(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn the_folder_for_state_is_that_of_the_service_or_of_the_user() {
@@ -123,7 +147,7 @@ mod tests {
         }
         let said = named("https://a/".into(), &Options { watch: true, ..options() }).unwrap_err();
         assert!(said.contains("--config-every"), "{said}");
-        let said = named("a".into(), &Options { every: Some(EVERY), ..options() }).unwrap_err();
+        let said = named("a".into(), &Options { config_every: Some(EVERY), ..options() }).unwrap_err();
         assert!(said.contains("--watch"), "{said}");
     }
 }

@@ -6,7 +6,6 @@
 mod feed;
 mod view;
 
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::base::threads::block_on;
-use crate::commands::admin_client::{AdminClient, AskError};
+use crate::commands::admin_client::AdminClient;
 
 use feed::{Feed, Model, Update};
 use view::Screen;
@@ -31,33 +30,6 @@ const WAITING: usize = 64;
 /// How long the screen may take to end after a signal.
 const STUCK: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
-pub enum TopError {
-    NoTerminal,
-    /// The terminal cannot be used, or is gone.
-    Terminal(io::Error),
-    /// The gateway at this location does not send its numbers.
-    Gateway(String, AskError),
-    /// The system refuses signals or the runtime.
-    System(io::Error),
-}
-
-impl fmt::Display for TopError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoTerminal => f.write_str(
-                "standard output is not a terminal, and top needs one: programs can read /metrics and /api/events of the \
-                 admin listener",
-            ),
-            Self::Terminal(error) => write!(f, "cannot use the terminal: {error}"),
-            Self::Gateway(location, error) => write!(f, "{location}: {error}"),
-            Self::System(error) => write!(f, "cannot start: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for TopError {}
-
 enum Message {
     Update(Update),
     /// The size may have changed.
@@ -68,12 +40,18 @@ enum Message {
 /// Shows the numbers until the user quits or a signal ends the process.
 ///
 /// # Errors
-/// When the gateway cannot be asked at the start, or there is no terminal. Later the gateway may be away.
-pub fn run(client: &AdminClient) -> Result<(), TopError> {
+/// Why the gateway cannot be asked at the start, or the terminal cannot be used. Later the gateway may be away.
+pub(super) fn run(client: &AdminClient) -> Result<(), String> {
     if !io::stdout().is_terminal() {
-        return Err(TopError::NoTerminal);
+        let why = "standard output is not a terminal, and top needs one: programs can read /metrics and /api/events of the \
+                   admin listener";
+        return Err(why.to_owned());
     }
-    block_on(watch(client)).map_err(TopError::System)?
+    block_on(watch(client)).map_err(|error| cannot_start(&error))?
+}
+
+fn cannot_start(error: &io::Error) -> String {
+    format!("cannot start: {error}")
 }
 
 /// While the screen is there, Ctrl-C is a key and no signal.
@@ -89,19 +67,20 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-async fn watch(client: &AdminClient) -> Result<(), TopError> {
-    let mut stop = std::pin::pin!(stop_signal().map_err(TopError::System)?);
+async fn watch(client: &AdminClient) -> Result<(), String> {
+    let mut stop = std::pin::pin!(stop_signal().map_err(|error| cannot_start(&error))?);
     let address = client.location().to_string();
     // Errors from before the screen appear like those of any command.
     let mut feed = Feed::new(client);
     let first = tokio::select! {
-        first = feed.next() => first.map_err(|why| TopError::Gateway(address.clone(), why))?,
+        first = feed.next() => first.map_err(|why| format!("{address}: {why}"))?,
         () = &mut stop => return Ok(()),
     };
+    let unusable = |error: io::Error| format!("cannot use the terminal: {error}");
     let terminal = ratatui::try_init().map_err(|error| {
         // Half of it may have succeeded.
         let _ = ratatui::try_restore();
-        TopError::Terminal(error)
+        unusable(error)
     })?;
     // https://no-color.org/
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -117,7 +96,7 @@ async fn watch(client: &AdminClient) -> Result<(), TopError> {
     spawn_blocking(move || read_keys(&keys));
     let send = |update| _ = sender.try_send(Message::Update(update));
     tokio::select! {
-        shown = &mut shown => shown.unwrap_or_else(|failed| Err(failed.into())).map_err(TopError::Terminal),
+        shown = &mut shown => shown.unwrap_or_else(|failed| Err(failed.into())).map_err(unusable),
         () = &mut stop => {
             let _ = sender.try_send(Message::Quit);
             if timeout(STUCK, shown).await.is_err() {

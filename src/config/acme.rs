@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::kinds::{flag, shaped, text, words};
 use super::pem_files::{SystemAuthorities, named_authorities};
-use super::read::{Field, Section, Shape, Wrong, report_repeated, tables};
+use super::read::{Field, Section, Shape, Wrong, tables};
 use super::report::quoted;
 use super::{secret, values};
 use crate::net::fetch::Url;
@@ -186,11 +186,8 @@ fn agreement(field: &Field<'_>) -> bool {
 }
 
 fn names_of(field: &Field<'_>) -> Option<Vec<String>> {
-    let list = field.list(&keys::names)?;
-    let count = list.len();
-    let named: Vec<_> = list.into_iter().filter_map(|field| Some((field.parse(name)?, field))).collect();
-    report_repeated(&named, "this name", "list it once");
-    (named.len() == count).then(|| named.into_iter().map(|(name, _)| name).collect())
+    let names = field.distinct(&keys::names, "this name", "list it once", |field| field.parse(name))?;
+    Some(names.into_iter().map(|(name, _)| name).collect())
 }
 
 /// A name that an authority can check over the network.

@@ -4,11 +4,11 @@
 
 mod keys;
 mod paths;
+mod spellings;
+mod unused;
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -20,16 +20,10 @@ use crate::limit::{Rate, Strategy};
 pub(super) struct Advised<'a> {
     config: &'a Config,
     table: &'a Spanned<DeTable<'a>>,
+    source: &'a Source<'a>,
 }
 
-struct Advice {
-    /// The names of the tables, then the key.
-    path: Vec<String>,
-    message: String,
-    help: Cow<'static, str>,
-}
-
-type Rule = fn(&Advised<'_>) -> Vec<Advice>;
+type Rule = fn(&Advised<'_>);
 
 const RULES: &[Rule] = &[
     everybody_is_trusted,
@@ -43,29 +37,43 @@ const RULES: &[Rule] = &[
     names_never_looked_up,
     inspected_beyond_the_maximum,
     checks_that_overlap,
-    keys::networks_of_other_keys,
     keys::never_missing,
     paths::of_others,
     paths::without_rest,
     no_spans,
     own_listeners,
+    paths::endless_redirects,
+    spellings::ways_around,
+    unused::limits,
+    unused::upstreams,
+    unused::tokens,
+    unused::tiers,
+    unused::priorities,
+    unused::unseen,
 ];
 
 pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Source<'_>) {
-    let advised = Advised { config, table };
-    for advice in RULES.iter().flat_map(|rule| rule(&advised)) {
-        source.warn(advised.place(&advice.path), advice.message, advice.help);
-    }
-}
-
-impl Advice {
-    fn new(path: &[&dyn Display], message: impl Into<String>, help: impl Into<Cow<'static, str>>) -> Self {
-        Self { path: path.iter().map(ToString::to_string).collect(), message: message.into(), help: help.into() }
-    }
+    let advised = Advised { config, table, source };
+    RULES.iter().for_each(|rule| rule(&advised));
 }
 
 impl<'a> Advised<'a> {
-    /// The value at a path in the text; a number names an element of a list.
+    /// Warns at the longest part of the path that the text has.
+    fn warn(&self, path: &[&dyn Display], message: impl Into<String>, help: impl Into<String>) {
+        let found = (1..=path.len()).rev().find_map(|count| self.written(&path[..count]));
+        self.source.warn(found.map_or(0..0, Spanned::span), message, help);
+    }
+
+    /// Warns at the key with which the path ends.
+    fn warn_at_key(&self, path: &[&dyn Display], message: impl Into<String>, help: impl Into<String>) {
+        let key = path.split_last().and_then(|(key, table)| {
+            let table = self.written(table)?.get_ref().as_table()?;
+            Some(table.get_key_value(key.to_string().as_str())?.0.span())
+        });
+        self.source.warn(key.unwrap_or_default(), message, help);
+    }
+
+    /// The value at a path in the text: the names of the tables, then the key; a number names an element of a list.
     fn written(&self, path: &[&dyn Display]) -> Option<&'a Spanned<DeValue<'a>>> {
         let (first, rest) = path.split_first()?;
         let mut value = self.table.get_ref().get(first.to_string().as_str())?;
@@ -79,36 +87,29 @@ impl<'a> Advised<'a> {
         }
         Some(value)
     }
+}
 
-    /// The place of the longest part of a path that the text has.
-    fn place(&self, path: &[String]) -> Range<usize> {
-        let steps: Vec<&dyn Display> = path.iter().map(|step| step as &dyn Display).collect();
-        let found = (1..=steps.len()).rev().find_map(|count| self.written(&steps[..count]));
-        found.map_or(0..0, Spanned::span)
+fn everybody_is_trusted(advised: &Advised<'_>) {
+    for (index, network) in advised.config.server.trusted_proxies.iter().enumerate() {
+        if network.prefix_len() == 0 {
+            let message =
+                format!("{network} trusts everybody, so every client chooses the address by which it is counted");
+            let help = "list the networks of your own proxies only";
+            advised.warn(&[&"server", &"trusted_proxies", &index], message, help);
+        }
     }
 }
 
-fn everybody_is_trusted(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let networks = config.server.trusted_proxies.iter().enumerate().filter(|(_, network)| network.prefix_len() == 0);
-    let advice = |(index, network): (usize, &ipnet::IpNet)| {
-        let message = format!("{network} trusts everybody, so every client chooses the address by which it is counted");
-        Advice::new(&[&"server", &"trusted_proxies", &index], message, "list the networks of your own proxies only")
-    };
-    networks.map(advice).collect()
-}
-
-fn rates_without_effect(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let of_limit = |limit: &Limit| {
-        let name = &limit.name;
-        let without_effect = limit.rates.iter().enumerate().filter_map(|(index, rate)| {
-            let stricter = limit.rates.iter().find(|other| is_stricter(other, rate))?;
-            let message = format!("\"{rate}\" of `{name}` never refuses anything: \"{stricter}\" is stricter");
-            let help = "remove it, or check whether the two are mixed up";
-            Some(Advice::new(&[&"limits", name, &"rates", &index], message, help))
-        });
-        without_effect.collect::<Vec<_>>()
-    };
-    config.limits.iter().flat_map(of_limit).collect()
+fn rates_without_effect(advised: &Advised<'_>) {
+    for Limit { name, rates, .. } in &advised.config.limits {
+        for (index, rate) in rates.iter().enumerate() {
+            if let Some(stricter) = rates.iter().find(|other| is_stricter(other, rate)) {
+                let message = format!("\"{rate}\" of `{name}` never refuses anything: \"{stricter}\" is stricter");
+                let help = "remove it, or check whether the two are mixed up";
+                advised.warn(&[&"limits", name, &"rates", &index], message, help);
+            }
+        }
+    }
 }
 
 /// Whether `one` refuses whatever `other` would refuse.
@@ -126,82 +127,79 @@ fn is_stricter(one: &Rate, other: &Rate) -> bool {
     is_longer || (one.window() < other.window() && within <= u128::from(other.quota()))
 }
 
-fn retries(advised: &Advised<'_>) -> Vec<Advice> {
-    let mut all = Vec::new();
+fn retries(advised: &Advised<'_>) {
     for upstream in &advised.config.upstreams {
         let (name, retries) = (&upstream.name, upstream.retry.retries);
         if retries == 0 && !upstream.retry.statuses.is_empty() {
             let message = format!("`retry.status` of `{name}` has no effect with retries = 0");
-            all.push(Advice::new(&[&"upstreams", name, &"retry", &"status"], message, "set `retries`, or remove it"));
+            advised.warn(&[&"upstreams", name, &"retry", &"status"], message, "set `retries`, or remove it");
         }
         let path: [&dyn Display; 3] = [&"upstreams", name, &"retries"];
         let is_alone = matches!(&upstream.servers[..], [server] if is_one(&server.address));
         if retries > 0 && is_alone && advised.written(&path).is_some() {
             let message = format!("`{name}` has one server, and a request is sent again only to another one");
-            all.push(Advice::new(&path, message, "add another server, or remove `retries`"));
+            advised.warn(&path, message, "add another server, or remove `retries`");
         }
     }
-    all
 }
 
-fn hosts_of_others(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let admin = config.admin.iter().filter(|admin| !admin.hosts.is_empty() && !admin.listen.is_loopback());
-    let advice = |admin: &super::Admin| {
+fn hosts_of_others(advised: &Advised<'_>) {
+    let Some(admin) = &advised.config.admin else { return };
+    if !admin.hosts.is_empty() && !admin.listen.is_loopback() {
         let what = if matches!(admin.listen, AdminAddress::Unix(_)) { "a Unix socket" } else { "this listener" };
         let message = format!("`hosts` has no effect: {what} answers to any name");
-        Advice::new(&[&"admin", &"hosts"], message, "remove it: it is for a listener on loopback")
+        advised.warn(&[&"admin", &"hosts"], message, "remove it: it is for a listener on loopback");
+    }
+}
+
+fn log_file_without_lines(advised: &Advised<'_>) {
+    let log = &advised.config.log;
+    if log.access_file.is_some() && log.access == AccessLog::Off {
+        let message = "`access_file` stays empty, because `access` is false";
+        advised.warn(&[&"log", &"access_file"], message, "remove one of the two");
+    }
+}
+
+fn drain_delay_unseen(advised: &Advised<'_>) {
+    if !advised.config.server.drain_delay.is_zero() && advised.config.admin.is_none() {
+        let message =
+            "nobody sees `drain_delay`: it is the time for which /readyz says 503, and there is no admin listener";
+        let help = "add [admin] with listen = \"127.0.0.1:9901\", or remove it";
+        advised.warn(&[&"server", &"drain_delay"], message, help);
+    }
+}
+
+fn inspected_beyond_the_maximum(advised: &Advised<'_>) {
+    let Config { server, routes, .. } = advised.config;
+    let check = |path: &[&dyn Display], inspect: usize, most: u64| {
+        if most != UNLIMITED && inspect as u64 > most && advised.written(path).is_some() {
+            let message = "`inspect_body` is above `max_body_size`, so the rest of it is never read";
+            advised.warn(path, message, "make it smaller, or `max_body_size` larger");
+        }
     };
-    admin.map(advice).collect()
+    check(&[&"server", &"inspect_body"], server.inspect_body, server.max_body_size);
+    for (index, route) in routes.iter().enumerate() {
+        check(&[&"routes", &index, &"inspect_body"], route.inspect_body, route.max_body_size);
+    }
 }
 
-fn log_file_without_lines(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let is_empty = config.log.access_file.is_some() && config.log.access == AccessLog::Off;
-    let message = "`access_file` stays empty, because `access` is false";
-    let advice = || Advice::new(&[&"log", &"access_file"], message, "remove one of the two");
-    is_empty.then(advice).into_iter().collect()
+fn checks_that_overlap(advised: &Advised<'_>) {
+    for Upstream { name, health, .. } in &advised.config.upstreams {
+        if health.as_ref().is_some_and(|health| health.timeout > health.interval) {
+            let message = format!("the `timeout` of the checks of `{name}` is longer than their `interval`");
+            let help = "make it shorter: a server that does not answer is checked less often than `interval` says";
+            advised.warn(&[&"upstreams", name, &"health", &"timeout"], message, help);
+        }
+    }
 }
 
-fn drain_delay_unseen(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let is_unseen = !config.server.drain_delay.is_zero() && config.admin.is_none();
-    let message =
-        "nobody sees `drain_delay`: it is the time for which /readyz says 503, and there is no admin listener";
-    let advice = || {
-        Advice::new(&[&"server", &"drain_delay"], message, "add [admin] with listen = \"127.0.0.1:9901\", or remove it")
-    };
-    is_unseen.then(advice).into_iter().collect()
-}
-
-fn inspected_beyond_the_maximum(advised: &Advised<'_>) -> Vec<Advice> {
-    let Advised { config, .. } = advised;
-    let beyond = |path: &[&dyn Display], inspect: usize, most: u64| {
-        let is_beyond = most != UNLIMITED && inspect as u64 > most && advised.written(path).is_some();
-        let message = "`inspect_body` is above `max_body_size`, so the rest of it is never read";
-        is_beyond.then(|| Advice::new(path, message, "make it smaller, or `max_body_size` larger"))
-    };
-    let server: [&dyn Display; 2] = [&"server", &"inspect_body"];
-    let of_server = beyond(&server, config.server.inspect_body, config.server.max_body_size);
-    let of_routes = config.routes.iter().enumerate().filter_map(|(index, route)| {
-        beyond(&[&"routes", &index, &"inspect_body"], route.inspect_body, route.max_body_size)
-    });
-    of_server.into_iter().chain(of_routes).collect()
-}
-
-fn checks_that_overlap(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let checked = config.upstreams.iter().filter_map(|upstream| Some((&upstream.name, upstream.health.as_ref()?)));
-    let overlapping = checked.filter(|(_, health)| health.timeout > health.interval);
-    let advice = |(name, _): (&String, _)| {
-        let message = format!("the `timeout` of the checks of `{name}` is longer than their `interval`");
-        let help = "make it shorter: a server that does not answer is checked less often than `interval` says";
-        Advice::new(&[&"upstreams", name, &"health", &"timeout"], message, help)
-    };
-    overlapping.map(advice).collect()
-}
-
-fn no_spans(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let is_off = config.tracing.as_ref().is_some_and(|tracing| tracing.sample <= 0.0);
-    let message = "with sample = 0 no request is traced: no trusted proxy could ask for it";
-    let advice = || Advice::new(&[&"tracing", &"sample"], message, "give a share above 0, or remove [tracing]");
-    (is_off && config.server.trusted_proxies.is_empty()).then(advice).into_iter().collect()
+fn no_spans(advised: &Advised<'_>) {
+    let Config { tracing, server, .. } = advised.config;
+    let is_off = tracing.as_ref().is_some_and(|tracing| tracing.sample <= 0.0);
+    if is_off && server.trusted_proxies.is_empty() {
+        let message = "with sample = 0 no request is traced: no trusted proxy could ask for it";
+        advised.warn(&[&"tracing", &"sample"], message, "give a share above 0, or remove [tracing]");
+    }
 }
 
 /// Parses an address with or without brackets.
@@ -218,38 +216,34 @@ fn is_one(server: &Address) -> bool {
 }
 
 /// `resolve_every` without any name to look up.
-fn names_never_looked_up(advised: &Advised<'_>) -> Vec<Advice> {
-    let has_no_names = |upstream: &&Upstream| upstream.servers.iter().all(|server| is_one(&server.address));
-    let advice = |upstream: &Upstream| {
-        let path: [&dyn Display; 3] = [&"upstreams", &upstream.name, &"resolve_every"];
-        advised.written(&path)?;
-        let message =
-            format!("`resolve_every` of `{}` has no effect: its servers are addresses, not names", upstream.name);
-        Some(Advice::new(&path, message, "remove it, or name the servers"))
-    };
-    advised.config.upstreams.iter().filter(has_no_names).filter_map(advice).collect()
+fn names_never_looked_up(advised: &Advised<'_>) {
+    for Upstream { name, servers, .. } in &advised.config.upstreams {
+        let path: [&dyn Display; 3] = [&"upstreams", name, &"resolve_every"];
+        if servers.iter().all(|server| is_one(&server.address)) && advised.written(&path).is_some() {
+            let message = format!("`resolve_every` of `{name}` has no effect: its servers are addresses, not names");
+            advised.warn(&path, message, "remove it, or name the servers");
+        }
+    }
 }
 
 /// Upstreams that send to a listener of this gateway.
-fn own_listeners(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+fn own_listeners(advised: &Advised<'_>) {
+    let config = advised.config;
     let admin = config.admin.iter().filter_map(|admin| match admin.listen {
         AdminAddress::Tcp(address) => Some(address),
         AdminAddress::Unix(_) => None,
     });
     let listeners: Vec<SocketAddr> = config.listeners().map(|listener| listener.address).chain(admin).collect();
-    let mut all = Vec::new();
-    for upstream in &config.upstreams {
-        for (index, server) in upstream.servers.iter().enumerate() {
+    for Upstream { name, servers, .. } in &config.upstreams {
+        for (index, server) in servers.iter().enumerate() {
             let Address::Http { host, port, .. } = &server.address else { continue };
             if let Some(listener) = listeners.iter().find(|listener| is_own(listener, host, *port)) {
-                let message =
-                    format!("a server of `{}` is this gateway itself, which listens on {listener}", upstream.name);
+                let message = format!("a server of `{name}` is this gateway itself, which listens on {listener}");
                 let help = "name the server behind it: a request that comes back twice is answered 508";
-                all.push(Advice::new(&[&"upstreams", &upstream.name, &"servers", &index], message, help));
+                advised.warn(&[&"upstreams", name, &"servers", &index], message, help);
             }
         }
     }
-    all
 }
 
 fn is_own(listener: &SocketAddr, host: &str, port: u16) -> bool {

@@ -3,14 +3,17 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
-use super::kinds::{flag, shaped, status_code, text};
+use super::kinds::{UNLIMITED, flag, shaped, status_code, text};
+use super::named::Named;
 use super::read::{Field, Name, Section, Shape, tables};
-use super::route::{Route, limit_names};
 use super::server::Listener;
 use super::tls::{self, Tls};
-use super::values;
+use super::{
+    Action, Cost, DEFAULT_PRIORITY, HeaderChanges, Host, Limit, PathPattern, Route, Source as KeySource, values,
+};
+use crate::base::units::spelled_duration;
 use crate::base::wildcard::Wildcard;
 use crate::net::Traffic;
 
@@ -42,15 +45,6 @@ impl Decisions {
     pub fn listener(&self) -> Listener {
         Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
     }
-}
-
-/// A rule as read; a value that is `None` had an error, which was reported.
-pub(super) struct DescriptorDraft<'a> {
-    pub(super) domain: Option<String>,
-    pub(super) entries: Option<Vec<(String, Wildcard)>>,
-    pub(super) limits: Vec<Name<'a>>,
-    pub(super) reports: bool,
-    pub(super) quota_mode: bool,
 }
 
 tables! {
@@ -88,15 +82,16 @@ tables! {
 }
 
 /// The address and its place in the file are added to `bound`.
-pub(super) fn read<'a>(
-    section: Section<'a>,
+pub(super) fn read(
+    section: Section<'_>,
+    named: &Named<'_>,
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> (Option<Decisions>, Vec<DescriptorDraft<'a>>) {
+) -> Option<Decisions> {
     let field = section.required(&keys::listen, "add its address: listen = \"127.0.0.1:9902\"");
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
     let tls = section.table(&keys::tls).and_then(tls::without_acme);
     let refused_status = section.read(&keys::refused_status);
-    let rules = section.tables(&keys::descriptors).map(descriptor).collect();
+    let descriptors = section.tables(&keys::descriptors).filter_map(|section| descriptor(section, named)).collect();
     section.close();
     let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
     let is_open = !client_ca.is_some_and(|client_ca| client_ca.is_required);
@@ -108,24 +103,93 @@ pub(super) fn read<'a>(
     }
     let place = listen.zip(field.map(|field| field.span));
     bound.extend(place.clone());
-    let descriptors = Vec::new();
-    (place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors }), rules)
+    place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors })
 }
 
-fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
+fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
     let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
+    let domain = domain.and_then(|field| field.text());
     let entries =
         section.required(&descriptor::entries, "add the entries to match: entries = { remote_address = \"*\" }");
+    let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
+    let entries = entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect());
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    let limits = limits.map(|field| named.limits_in(&field, &descriptor::limits)).unwrap_or_default();
     let (reports, quota_mode) = (section.read(&descriptor::reports), section.read(&descriptor::quota_mode));
     section.close();
-    let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
-    DescriptorDraft {
-        domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
-        entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
-        limits: limits.map(|field| limit_names(&field, &descriptor::limits)).unwrap_or_default(),
-        reports,
-        quota_mode,
+    for (index, field) in &limits {
+        let Some(limit) = named.limit(*index) else { continue };
+        check(limit, field);
+        if !reports && !quota_mode {
+            warn_of_holds(limit, field);
+        }
+    }
+    let route = route(format!("envoy:{}", domain?), limits.into_iter().map(|(index, _)| index).collect());
+    Some(DescriptorRule { domain: domain?.to_owned(), entries: entries?, reports, quota_mode, route })
+}
+
+/// Checks that descriptors can have everything that a limit needs.
+fn check(limit: &Limit, named: &Field<'_>) {
+    let name = &limit.name;
+    let is_there = |part: &&KeySource| matches!(part, KeySource::Descriptor(_) | KeySource::Global);
+    if let Some(missing) = limit.sources().find(|part| !is_there(part)) {
+        let message = format!("`{name}` needs `{missing}`, which descriptors do not have");
+        named.report(message, "name a limit whose key is like \"descriptor:remote_address\"");
+    }
+    if limit.cost != Cost::Fixed(1) {
+        let message = format!("`{name}` has a cost, but here a call says what it costs: `hits_addend`");
+        named.report(message, "name a limit without `cost`, `count` and `tokens`");
+    }
+    if limit.max_in_flight.is_some() {
+        let message = format!("`{name}` has `max_in_flight`, but a call does not say when a request ends");
+        named.report(message, "name a limit with `rates` alone");
+    }
+    if limit.pool().is_some() {
+        let message = format!("`{name}` has an `overflow`, which limits of descriptors cannot have");
+        named.report(message, "name a limit without `overflow`");
+    }
+}
+
+/// Warns of a limit that holds calls for longer than Envoy waits by default.
+fn warn_of_holds(limit: &Limit, named: &Field<'_>) {
+    let delayed = limit.on_limit.delay().map(|(max_delay, _)| max_delay);
+    let longest = delayed.max(limit.slows().map(|slow| slow.up_to));
+    if let Some(longest) = longest {
+        let message =
+            format!("`{}` holds calls, and a request passes if Envoy does not wait for the answer", limit.name);
+        let help = format!(
+            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: to hold for all of \
+             {}, set a third more",
+            spelled_duration(longest)
+        );
+        named.warn(message, help);
+    }
+}
+
+/// A route that has these limits and answers by itself.
+fn route(name: String, limits: Vec<usize>) -> Route {
+    Route {
+        host: Host::Any,
+        path: PathPattern { text: name, segments: Vec::new(), rest: false },
+        ignore_case: false,
+        methods: Vec::new(),
+        headers: Vec::new(),
+        scheme: None,
+        action: Action::Respond {
+            status: StatusCode::OK,
+            body: String::new(),
+            content_type: HeaderValue::from_static("application/grpc"),
+        },
+        limits,
+        pools: Vec::new(),
+        max_body_size: UNLIMITED,
+        inspect_body: 0,
+        body_timeout: None,
+        timeout: None,
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        priority: DEFAULT_PRIORITY,
+        cors: None,
     }
 }
 

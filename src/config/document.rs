@@ -15,7 +15,7 @@ use super::read::Source;
 use super::report::{self, Problem, quoted};
 use super::syntax;
 use super::texts::Texts;
-use super::{Admin, Config, Problems, advice, check, file};
+use super::{Admin, Config, Problems, advice, file};
 
 /// For a file of a folder that is not there.
 const NO_FILE: &str =
@@ -53,16 +53,14 @@ impl<'a> Document<'a> {
                 Ok(Ok(text)) => starts.push(texts.push(&name, Some(&text))),
                 Ok(Err((text, problem))) => {
                     let start = texts.push(&name, Some(&text));
-                    let span = problem.span.start + start..problem.span.end + start;
-                    problems.push(Problem { span, ..problem });
+                    problems.push(problem.shifted(start));
                 }
                 Err(error) => problems.push(report::unreadable(texts.push(&name, None), &error, NO_FILE)),
             }
         }
         if texts.count() == 1 {
-            let help = "add one, or name another folder or a file with --config".to_owned();
-            let message = "the folder has no file whose name ends with .toml".to_owned();
-            problems.push(Problem { span: 0..0, message, help: Some(help) });
+            let help = "add one, or name another folder or a file with --config";
+            problems.push(Problem::new(0..0, "the folder has no file whose name ends with .toml", help));
         }
         Self { texts: texts.into(), starts, problems, folder: Some(folder) }
     }
@@ -73,7 +71,7 @@ impl<'a> Document<'a> {
         let Parsed { table, problems, is_broken } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
-        let config = (!is_broken).then(|| check::resolve(file::read(&table, &source), &source));
+        let config = (!is_broken).then(|| file::read(&table, &source));
         match config {
             Some(config) if source.is_clean() => {
                 advice::warn(&config, &table, &source);
@@ -112,7 +110,7 @@ impl<'a> Document<'a> {
         }
         let (mut table, problems) = merge.finish();
         parsed.problems.extend(problems);
-        expand(&mut table, &mut parsed.problems);
+        expand(&mut table, &value_of, &mut parsed.problems);
         parsed.table = Spanned::new(0..0, table);
         parsed
     }
@@ -136,11 +134,6 @@ fn text(bytes: Vec<u8>) -> Result<String, (String, Problem)> {
 
 type Lookup<'v> = &'v dyn Fn(&str) -> Result<Option<String>, &'static str>;
 
-/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
-fn expand(table: &mut DeTable<'_>, problems: &mut Vec<Problem>) {
-    each_text(table, &value_of, problems);
-}
-
 fn value_of(name: &str) -> Result<Option<String>, &'static str> {
     match env::var(name) {
         Ok(value) => Ok(Some(value)),
@@ -149,21 +142,22 @@ fn value_of(name: &str) -> Result<Option<String>, &'static str> {
     }
 }
 
-fn each_text(table: &mut DeTable<'_>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
+fn expand(table: &mut DeTable<'_>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
     for (_, value) in table.iter_mut() {
-        value_texts(value, lookup, problems);
+        expand_value(value, lookup, problems);
     }
 }
 
-fn value_texts(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
+fn expand_value(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &mut Vec<Problem>) {
     let span = value.span();
     match value.get_mut() {
         DeValue::String(text) if text.contains("${") => match expanded(text, lookup) {
             Ok(value) => *text = value.into(),
-            Err((message, help)) => problems.push(Problem { span, message, help: Some(help.to_owned()) }),
+            Err((message, help)) => problems.push(Problem::new(span, message, help)),
         },
-        DeValue::Array(list) => list.iter_mut().for_each(|value| value_texts(value, lookup, problems)),
-        DeValue::Table(table) => each_text(table, lookup, problems),
+        DeValue::Array(list) => list.iter_mut().for_each(|value| expand_value(value, lookup, problems)),
+        DeValue::Table(table) => expand(table, lookup, problems),
         _ => {}
     }
 }

@@ -4,53 +4,24 @@
 //! docs/reference.md all use these tables. A default is read like a value of the file. So documentation and readers cannot
 //! disagree.
 
-use std::net::SocketAddr;
-use std::ops::Range;
-
 use ::tracing::Level;
 use toml::Spanned;
 use toml::de::DeTable;
 
 use super::acme::{self, Challenge};
 use super::admin::{self, Admin};
-use super::decisions::{self, Decisions, DescriptorDraft};
-use super::jwt::{self, Jwt};
 use super::key::{Missing, Names};
 use super::kinds::shaped;
-use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, Overflow, SentKey, WithoutUsage};
-use super::log::{self, AccessFormat, Log, LogFormat};
-use super::notices::{self, NoticesDraft};
+use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, SentKey, WithoutUsage};
+use super::log::{self, AccessFormat, LogFormat};
+use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
-use super::route;
-use super::server::{self, EscapedSlashes, PathMatching, Server};
-use super::store::{self, OnError, Store};
-use super::tls;
-use super::tracing::{self, Tracing};
-use super::upstream::{self, Upstream};
+use super::server::{self, EscapedSlashes, PathMatching};
+use super::store::{self, OnError};
+use super::{Config, decisions, jwt, notices, route, tls, tracing, upstream};
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
-
-/// Values are checked, but names of limits and upstreams are not yet looked up.
-pub(super) struct Draft<'a> {
-    pub(super) server: Server,
-    pub(super) decisions: Option<Decisions>,
-    pub(super) log: Log,
-    pub(super) admin: Option<Admin>,
-    pub(super) tracing: Option<Tracing>,
-    pub(super) notices: Vec<NoticesDraft<'a>>,
-    pub(super) store: Store,
-    /// `None` if the section has an error, as in the next two fields.
-    pub(super) upstreams: Vec<(Name<'a>, Option<Upstream>)>,
-    pub(super) jwts: Vec<(Name<'a>, Option<Jwt>)>,
-    pub(super) limits: Vec<(Name<'a>, Option<Limit>)>,
-    /// One for each limit.
-    pub(super) overflows: Vec<Overflow<'a>>,
-    pub(super) routes: Vec<route::Draft<'a>>,
-    pub(super) descriptors: Vec<DescriptorDraft<'a>>,
-    /// The addresses of all listeners, and their places in the file.
-    pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
-}
 
 /// A value that the file spells as a word.
 pub trait Word {
@@ -114,32 +85,23 @@ tables! {
     }
 }
 
+const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
+                        [[routes]]\npath = \"/*\"\nupstream = \"api\"";
+
 /// Reads `[admin]` alone, even if other sections are wrong.
 pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Option<Admin> {
     let section = Section::root(table, &root::TABLE, source).table(&root::admin);
     section.and_then(|section| admin::read(section, &mut Vec::new()))
 }
 
-pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Draft<'a> {
+/// Reports all problems. The result is complete only if there are none.
+pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Config {
     source.sections.set(root::TABLE.names);
     let root = Section::root(table, &root::TABLE, source);
-    let mut listeners = Vec::new();
-    let has_decisions = root.field(&root::decisions).is_some();
     let system = SystemAuthorities::default();
-    let server = server::read(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
-    let (decisions, descriptors) =
-        root.table(&root::decisions).map(|section| decisions::read(section, &mut listeners)).unwrap_or_default();
-    let log = log::read(root.table_or_empty(&root::log));
-    let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
-    let tracing = root.table(&root::tracing).and_then(|section| tracing::read(section, &system));
-    let notices = root.tables(&root::notices).map(|section| notices::read(section, &system)).collect();
     let store = store::read(root.table_or_empty(&root::store), &system);
-    let named = |key, title| root.field(key).and_then(|field| field.entries(title)).unwrap_or_default();
-    let upstreams = named(&root::upstreams, "[upstreams.NAME]");
-    let jwts = named(&root::jwt, "[jwt.NAME]");
-    let limits = named(&root::limits, "[limits.NAME]");
-    let routes = route::read(&root, &root::routes);
-    root.close();
+    let entries = |key, title| root.field(key).and_then(|field| field.entries(title)).unwrap_or_default();
+    let jwts = entries(&root::jwt, "[jwt.NAME]");
     let tokens = Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstream::read(&name, &field, &system, &tokens));
@@ -147,21 +109,40 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store);
         ((name, limit), overflow)
     };
-    let (limits, overflows) = limits.into_iter().map(limit).unzip();
-    Draft {
+    let upstreams = entries(&root::upstreams, "[upstreams.NAME]").into_iter().map(upstream).collect();
+    let (limits, overflows): (_, Vec<_>) = entries(&root::limits, "[limits.NAME]").into_iter().map(limit).unzip();
+    let named = Named { limits, upstreams };
+    named.check_pools(&overflows);
+    let mut listeners = Vec::new();
+    let has_decisions = root.field(&root::decisions).is_some();
+    let server = server::read(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
+    let decisions = root.table(&root::decisions);
+    let decisions = decisions.and_then(|section| decisions::read(section, &named, &mut listeners));
+    let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
+    server::check_addresses(&listeners, source);
+    let notices = root.tables(&root::notices).filter_map(|section| notices::read(section, &system, &named));
+    let notices: Vec<_> = notices.collect();
+    let watched = |limit: Limit| Limit { watched: notices::watched(&notices, &limit), ..limit };
+    let config = Config {
+        routes: route::read(&root, &root::routes, &named, &server),
         server,
         decisions,
-        log,
+        log: log::read(root.table_or_empty(&root::log)),
         admin,
-        tracing,
-        notices,
+        tracing: root.table(&root::tracing).and_then(|section| tracing::read(section, &system)),
+        gateways: store.fixed_gateways(),
         store,
-        upstreams: upstreams.into_iter().map(upstream).collect(),
-        limits,
-        overflows,
-        jwts: jwts.into_iter().map(|(name, field)| (name.clone(), jwt::read(&name, &field, &system))).collect(),
-        routes,
-        descriptors,
-        listeners,
+        upstreams: named.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),
+        jwts: jwts.iter().filter_map(|(name, field)| jwt::read(name, field, &system)).collect(),
+        limits: named.limits.into_iter().filter_map(|(_, limit)| limit).map(watched).collect(),
+        notices,
+        files: source.files(),
+        at_start: source.all_at_start(),
+        warnings: source.warnings(),
+    };
+    root.close();
+    if config.routes.is_empty() && config.descriptors().is_empty() && source.is_clean() {
+        source.report(0..0, source.no_routes(), SMALLEST);
     }
+    config
 }

@@ -9,7 +9,7 @@ use http::header;
 use super::key::Source;
 use super::kinds::{flag, shaped, text, words};
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Kind, Name, Shape, Wrong, report_repeated, tables};
+use super::read::{Field, Kind, Name, Shape, Wrong, tables};
 use super::regular_file::{self, NamedFile};
 use super::report::{did_you_mean, either, quoted};
 use super::values::{self, named_section};
@@ -152,21 +152,16 @@ fn texts(field: &Field<'_>) -> Option<Vec<String>> {
 }
 
 fn algorithms<'a>(field: &Field<'a>) -> Option<Vec<(Algorithm, Field<'a>)>> {
-    let list = field.list(&keys::algorithms)?;
-    let read = |field: Field<'a>| {
+    let read = |field: &Field<'a>| {
         if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
-            field.report(
-                "tokens without a signature are never accepted",
-                format!("write how tokens are signed: {}", keys::algorithms.example),
-            );
+            let help = format!("write how tokens are signed: {}", keys::algorithms.example);
+            field.report("tokens without a signature are never accepted", help);
             return None;
         }
-        Some((field.parse(algorithm)?, field))
+        field.parse(algorithm)
     };
-    let algorithms: Vec<_> = list.into_iter().map(read).collect();
-    let algorithms: Vec<_> = algorithms.into_iter().collect::<Option<_>>()?;
-    report_repeated(&algorithms, "this algorithm", "list it once");
-    (!algorithms.is_empty()).then_some(algorithms)
+    let algorithms = field.distinct(&keys::algorithms, "this algorithm", "list it once", read);
+    algorithms.filter(|algorithms| !algorithms.is_empty())
 }
 
 fn algorithm(text: &str) -> Result<Algorithm, Wrong> {
@@ -198,11 +193,7 @@ fn from(text: &str) -> Result<Source, Wrong> {
 fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
     if field.text()?.contains("://") {
         let url = field.hiding_query().parse(values::document)?;
-        let tls = match url.server_name {
-            None => None,
-            Some(_) => Some(system.tls(field)?),
-        };
-        return Some(Jwks::Server { url, tls });
+        return Some(Jwks::Server { tls: system.tls_of(&url, field)?, url });
     }
     let file = NamedFile::new(field)?;
     let bytes = regular_file::read(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;

@@ -9,7 +9,7 @@ use super::elsewhere;
 use super::read::{Field, Name, Setting, Shape, Wrong};
 use super::report::{did_you_mean, either, nearest, quoted};
 use super::values;
-use crate::tokens::pointer::{Pointer, PointerError};
+use crate::tokens::pointer::Pointer;
 
 /// Sources joined by `|`, or a list of such texts.
 pub(super) const KEY_SHAPE: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
@@ -181,22 +181,15 @@ pub enum Missing {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ClientIp { v6: 64 } => f.write_str("client-ip"),
-            Self::ClientIp { v6 } => write!(f, "client-ip:{v6}"),
+            Self::ClientIp { v6 } if *v6 != 64 => write!(f, "client-ip:{v6}"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
             Self::Query(name) => write!(f, "query:{name}"),
-            Self::Bearer => f.write_str("bearer"),
-            Self::Path => f.write_str("path"),
             Self::Capture(name) => write!(f, "path:{name}"),
-            Self::Host => f.write_str("host"),
-            Self::Method => f.write_str("method"),
-            Self::Route => f.write_str("route"),
-            Self::ClientCert => f.write_str("client-cert"),
             Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
             Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Descriptor(name) => write!(f, "descriptor:{name}"),
-            Self::Global => f.write_str("global"),
+            plain => f.write_str(PLAIN.iter().find(|(_, source)| source == plain).map_or("", |(name, _)| name)),
         }
     }
 }
@@ -333,8 +326,7 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
     if text.is_empty() {
         return Err(Wrong::new("a JSON pointer is missing", POINTER));
     }
-    text.parse()
-        .map_err(|why: PointerError| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
+    text.parse().map_err(|why: String| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
 }
 
 fn unknown(word: &str, kind: &str) -> Wrong {

@@ -77,15 +77,18 @@ pub(super) const fn weight() -> Kind<Weight> {
 
 /// From 0 to below 1, in millionths.
 pub(super) const fn level() -> Kind<u32> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a million")]
     kind(Shape::Decimal(1), |field, _| {
         field.decimal("allowed: 0.0 to 0.999999, like 0.8 for 80 %", |written| {
-            let share: f64 = written.parse().ok()?;
-            Some((share * f64::from(WHOLE)).round())
-                .filter(|level| (0.0..f64::from(WHOLE)).contains(level))
-                .map(|level| level as u32)
+            millionths(written).filter(|level| *level < WHOLE)
         })
     })
+}
+
+/// A number from 0 to 1 in millionths.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a million")]
+pub(super) fn millionths(written: &str) -> Option<u32> {
+    let millionths = (written.parse::<f64>().ok()? * f64::from(WHOLE)).round();
+    (0.0..=f64::from(WHOLE)).contains(&millionths).then_some(millionths as u32)
 }
 
 /// From 0 to 1, in thousandths.

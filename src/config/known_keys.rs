@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use super::key::{Key, Source};
 use super::read::{Field, Wrong};
-use super::regular_file::{MOST_REPORTED, NamedFile, RegularFile};
+use super::regular_file::{NamedFile, RegularFile};
 use crate::base::byte_order_mark::without_mark;
 use crate::base::hex;
 
@@ -93,7 +93,7 @@ pub(super) fn read(field: &Field<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys
 
 /// The digests of all keys of a file, or of those before an error of reading.
 fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
-    let (mut digests, mut bytes, mut number, mut problems) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut digests, mut bytes, mut number) = (Vec::new(), Vec::new(), 0);
     loop {
         bytes.clear();
         match text.read_until(b'\n', &mut bytes) {
@@ -106,21 +106,15 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
         }
         match line(&bytes, number == 1) {
             Ok(digest) => digests.extend(digest),
-            Err((column, wrong)) => {
-                problems += 1;
-                if problems <= MOST_REPORTED {
-                    file.report(number, column, &wrong.message, &wrong.help);
-                }
-            }
+            Err((column, wrong)) => file.report(number, column, &wrong.message, &wrong.help),
         }
         if digests.len() > MOST_KEYS {
             file.report(number, 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             return digests;
         }
     }
-    file.report_rest(problems);
     // With an empty file, which may be an accident, every client's key would be unknown.
-    if digests.is_empty() && problems == 0 {
+    if file.report_rest() && digests.is_empty() {
         file.report(number.max(1), 1, "the file has no keys", LINE);
     }
     digests

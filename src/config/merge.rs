@@ -115,7 +115,7 @@ impl<'a> Merge<'a> {
                 (message, "remove one of them: each key is written once, in one of the files".to_owned())
             }
         };
-        self.problems.push(Problem { span: again.span(), message, help: Some(help) });
+        self.problems.push(Problem::new(again.span(), message, help));
     }
 }
 

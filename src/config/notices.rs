@@ -1,12 +1,11 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
-use super::kinds::{flag, shaped, text};
+use super::kinds::{flag, millionths, shaped, text};
+use super::named::Named;
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Name, Section, Shape, Wrong, report_repeated, tables};
-use super::route::limit_names;
+use super::read::{Field, Section, Shape, Wrong, tables};
 use super::secret::{self, SecretText};
 use super::{Limit, values};
-use crate::base::share::WHOLE;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -32,14 +31,6 @@ pub struct NoticeReceiver {
     pub full_keys: bool,
 }
 
-/// Before the names of limits are looked up.
-pub(super) struct NoticesDraft<'a> {
-    /// `None` for all limits.
-    pub(super) names: Option<Vec<Name<'a>>>,
-    /// `None` if the table has an error.
-    pub(super) notices: Option<NoticeReceiver>,
-}
-
 tables! {
     /// Tells a server of yours when a key has used a share of a rate (docs/notices.md).
     keys {
@@ -59,46 +50,53 @@ tables! {
 
 pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST);
 
-pub(super) fn read<'a>(section: Section<'a>, system: &SystemAuthorities) -> NoticesDraft<'a> {
-    let field = section.required(&keys::url, URL);
-    let url = field.as_ref().and_then(|field| field.hiding_target().parse(receiver));
-    let names = section.field(&keys::limits).map(|field| limit_names(&field, &keys::limits));
+/// `None` if the table has an error.
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
+    let server = section.required(&keys::url, URL).and_then(|field| {
+        let url = field.hiding_target().parse(receiver)?;
+        Some((system.tls_of(&url, &field)?, url))
+    });
+    let limits = match section.field(&keys::limits) {
+        Some(field) => limits(&field, named),
+        None => named.limits.iter().map(|(name, _)| name.text.to_owned()).collect(),
+    };
     let at = section.read_as(&keys::at, shares);
     let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
     section.close();
-    let tls = url.as_ref().and_then(|url| url.server_name.as_ref()).zip(field).map(|(_, field)| system.tls(&field));
-    let notices = || {
-        let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
-        let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
-        Some(NoticeReceiver { url: url?, tls, limits: Vec::new(), at, secret, full_keys })
+    let (tls, url) = server?;
+    let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
+    Some(NoticeReceiver { url, tls, limits, at, secret, full_keys })
+}
+
+/// The names of the limits. Warns of those that have no rates.
+fn limits(field: &Field<'_>, named: &Named<'_>) -> Vec<String> {
+    let name = |(index, field): (usize, Field<'_>)| {
+        let limit = named.limit(index)?;
+        if limit.all_rates().next().is_none() && limit.quotas.is_none() {
+            let message = format!("there are no notices about `{}`, since it has no `rates`", limit.name);
+            field.warn(message, "add `rates` to it, or remove its name here");
+        }
+        Some(limit.name.clone())
     };
-    NoticesDraft { notices: notices(), names }
+    named.limits_in(field, &keys::limits).into_iter().filter_map(name).collect()
 }
 
 fn receiver(text: &str) -> Result<Url, Wrong> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/limits\"";
-    let url = values::url(text, "receivers", help)?;
-    if url.server_name.is_none() && !values::is_here(&url) {
-        let message = "without TLS others in the network could read and change the notices";
-        return Err(Wrong::new(message, help).at(0.."http://".len()));
-    }
+    let url = values::safe_url(text, "receivers", "read and change the notices", help)?;
     Ok(Url { target: url.target.with_secret_path(), ..url })
 }
 
 fn shares(field: &Field<'_>) -> Option<Vec<u32>> {
-    let list = field.list(&keys::at)?;
-    let shares: Vec<_> = list.into_iter().filter_map(|field| Some((field.decimal(SHARE, share)?, field))).collect();
-    report_repeated(&shares, "this share", "list it once");
-    let mut shares: Vec<_> = shares.into_iter().map(|(share, _)| share).collect();
+    let read = field.distinct(&keys::at, "this share", "list it once", |field| field.decimal(SHARE, share))?;
+    let mut shares: Vec<_> = read.into_iter().map(|(share, _)| share).collect();
     shares.sort_unstable();
     Some(shares).filter(|shares| !shares.is_empty())
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1 and a million")]
 fn share(written: &str) -> Option<u32> {
-    let millionths = (written.parse::<f64>().ok()? * f64::from(WHOLE)).round();
-    (1.0..=f64::from(WHOLE)).contains(&millionths).then_some(millionths as u32)
+    millionths(written).filter(|share| *share > 0)
 }
 
 /// From which share on this limit is watched.
@@ -110,6 +108,7 @@ pub(super) fn watched(notices: &[NoticeReceiver], limit: &Limit) -> Option<u32> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::share::WHOLE;
 
     #[test]
     fn shares_are_above_nothing_and_up_to_the_whole() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::read::Field;
 use super::regular_file::{self, NamedFile};
+use crate::net::fetch::Url;
 use crate::net::tls::{self, Authorities, ConnectorTls, PemError};
 
 #[derive(Debug)]
@@ -54,6 +55,12 @@ impl SystemAuthorities {
     /// The error is a sentence for a message.
     pub(super) fn read(&self) -> Result<Authorities, String> {
         self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string())).clone()
+    }
+
+    /// TLS to the server of a URL, which is written in `field`; `Some(None)` without `https`.
+    #[expect(clippy::option_option, reason = "the outer one is about errors")]
+    pub(super) fn tls_of(&self, url: &Url, field: &Field<'_>) -> Option<Option<ConnectorTls>> {
+        if url.server_name.is_none() { Some(None) } else { self.tls(field).map(Some) }
     }
 
     /// TLS to a server whose certificate is from these authorities, without a client certificate. If the system has no

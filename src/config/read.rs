@@ -161,11 +161,6 @@ impl<'a> Field<'a> {
         self
     }
 
-    /// A string that names something else in the file.
-    pub(super) fn name(&self) -> Option<Name<'a>> {
-        self.text().map(|text| Name { text, span: self.span.clone() })
-    }
-
     pub(super) fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
@@ -240,6 +235,22 @@ impl<'a> Field<'a> {
             source: self.source,
         };
         Some(list.iter().map(element).collect())
+    }
+
+    /// The elements of a list, each with its place; `None`, after a report, if one of them is wrong. An element that is listed
+    /// twice is reported too: `what` is its name.
+    pub(super) fn distinct<T: PartialEq, S>(
+        &self,
+        key: &Setting<S>,
+        what: &str,
+        help: &str,
+        read: impl Fn(&Self) -> Option<T>,
+    ) -> Option<Vec<(T, Self)>> {
+        let list = self.list(key)?;
+        let count = list.len();
+        let read: Vec<_> = list.into_iter().filter_map(|field| Some((read(&field)?, field))).collect();
+        report_repeated(&read, what, help);
+        (read.len() == count).then_some(read)
     }
 
     pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {

@@ -3,6 +3,7 @@
 //! Opening a named pipe waits for a writer, and reading a terminal waits for its user. Any path may lead to one of them. So
 //! files are opened without blocking, and their type is checked before the first read.
 
+use std::cell::Cell;
 use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -144,13 +145,15 @@ fn kind(kind: FileType) -> &'static str {
 }
 
 /// Per file.
-pub(super) const MOST_REPORTED: usize = 20;
+const MOST_REPORTED: usize = 20;
 
 pub(super) struct NamedFile<'a> {
     pub(super) field: &'a Field<'a>,
     /// As written in the configuration.
     pub(super) name: &'a str,
     path: PathBuf,
+    /// How many problems its lines have so far.
+    problems: Cell<usize>,
 }
 
 impl<'a> NamedFile<'a> {
@@ -159,7 +162,7 @@ impl<'a> NamedFile<'a> {
         let name = field.text()?;
         let path = field.path(name)?;
         field.source.record(path.clone());
-        Some(Self { field, name, path })
+        Some(Self { field, name, path, problems: Cell::default() })
     }
 
     pub(super) fn path(&self) -> PathBuf {
@@ -171,14 +174,21 @@ impl<'a> NamedFile<'a> {
         self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
     }
 
+    /// Reports a problem of a line, unless there were many before.
     pub(super) fn report(&self, line: u64, column: u64, message: &str, help: &str) {
-        self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
+        self.problems.update(|problems| problems + 1);
+        if self.problems.get() <= MOST_REPORTED {
+            self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
+        }
     }
 
-    pub(super) fn report_rest(&self, problems: usize) {
+    /// Says how many problems are not reported. Returns whether the lines have none.
+    pub(super) fn report_rest(&self) -> bool {
+        let problems = self.problems.get();
         if problems > MOST_REPORTED {
             self.field.report(format!("{}: and {} more problems", self.name, problems - MOST_REPORTED), "");
         }
+        problems == 0
     }
 }
 

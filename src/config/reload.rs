@@ -120,10 +120,9 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
 /// The changed settings that take effect only at the start, as problems of the text of `new`; `None` if there are none.
 pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
     let differs = |one: &&AtStart| old.at_start.iter().any(|was| was.key == one.key && was.value != one.value);
-    let problem = |one: &AtStart| Problem {
-        span: one.span.clone(),
-        message: format!("{} cannot change while the gateway runs", one.key),
-        help: Some("restart the gateway, or leave this setting as it was".to_owned()),
+    let problem = |one: &AtStart| {
+        let message = format!("{} cannot change while the gateway runs", one.key);
+        Problem::new(one.span.clone(), message, "restart the gateway, or leave this setting as it was")
     };
     let problems: Vec<_> = new.at_start.iter().filter(differs).map(problem).collect();
     (!problems.is_empty()).then(|| new.warnings.instead(problems).naming(new.files.clone()))

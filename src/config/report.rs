@@ -26,6 +26,19 @@ pub struct Problem {
     pub help: Option<String>,
 }
 
+impl Problem {
+    /// An empty `help` is none.
+    pub(super) fn new(span: Range<usize>, message: impl Into<String>, help: impl Into<String>) -> Self {
+        let help = Some(help.into()).filter(|help: &String| !help.is_empty());
+        Self { span, message: message.into(), help }
+    }
+
+    /// The same problem of a text that begins at `start`.
+    pub(super) fn shifted(self, start: usize) -> Self {
+        Self { span: self.span.start + start..self.span.end + start, ..self }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Severity {
     /// The configuration is refused.
@@ -100,8 +113,7 @@ impl Problems {
 
     /// The only problem of a configuration without a text.
     pub fn without_text(name: &str, message: String, help: &str) -> Self {
-        let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
-        Self::new(Arc::new(Texts::without_text(name)), vec![problem])
+        Self::new(Arc::new(Texts::without_text(name)), vec![Problem::new(0..0, message, help)])
     }
 
     pub fn is_empty(&self) -> bool {
@@ -187,9 +199,8 @@ impl std::error::Error for Problems {}
 
 /// A problem of a file that begins at `start`. `missing` is the help if the file does not exist.
 pub(super) fn unreadable(start: usize, error: &io::Error, missing: &'static str) -> Problem {
-    let help = how_to_read(error.kind(), missing);
     let message = format!("cannot read the configuration: {error}");
-    Problem { span: start..start, message, help: Some(help.to_owned()) }
+    Problem::new(start..start, message, how_to_read(error.kind(), missing))
 }
 
 /// The first invalid byte is at `offset`.
@@ -197,8 +208,8 @@ pub(super) fn not_utf8(bytes: &[u8], offset: usize) -> Problem {
     let (line, column) = place(&String::from_utf8_lossy(bytes), offset);
     let byte = bytes.get(offset).copied().unwrap_or_default();
     let message = format!("the file is not UTF-8: byte 0x{byte:02x} at line {line}, column {column}");
-    let help = Some("save the file in the encoding UTF-8".to_owned());
-    Problem { span: offset..offset + char::REPLACEMENT_CHARACTER.len_utf8(), message, help }
+    let span = offset..offset + char::REPLACEMENT_CHARACTER.len_utf8();
+    Problem::new(span, message, "save the file in the encoding UTF-8")
 }
 
 /// `missing` is the help if the file does not exist.
@@ -215,15 +226,8 @@ pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'stat
 
 /// Cuts a span to the text, to whole characters and to its first line, so that it can be shown.
 pub(super) fn within(text: &str, span: &Range<usize>) -> Range<usize> {
-    let boundary = |mut offset: usize| {
-        offset = offset.min(text.len());
-        while !text.is_char_boundary(offset) {
-            offset -= 1;
-        }
-        offset
-    };
-    let start = boundary(span.start);
-    let end = boundary(span.end.max(start));
+    let start = text.floor_char_boundary(span.start);
+    let end = text.floor_char_boundary(span.end.max(start));
     let line = text[start..end].find(['\n', '\r']).map_or(end, |newline| start + newline);
     start..line
 }

@@ -7,7 +7,7 @@ mod header_changes;
 mod cors;
 mod redirect;
 mod action;
-mod draft;
+mod reader;
 
 use std::fmt;
 use std::time::Duration;
@@ -16,24 +16,19 @@ use http::{HeaderName, HeaderValue, Method};
 
 use super::kinds::{WAIT, body_size, flag, number, shaped, size, text, wait, wait_or_none, words};
 use super::read::{Shape, tables};
-use super::server::LARGEST_INSPECTED;
+use super::server::{HIGHEST_PRIORITY, LARGEST_INSPECTED};
 use super::values;
 
-pub(super) use action::Answer;
 pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
-pub(super) use draft::{Draft, limit_names, read};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub(super) use path_guess::{guess, is_of_others};
 pub use path_pattern::{PathPattern, Segment};
+pub(super) use reader::read;
 pub use redirect::Redirect;
 pub use template::{Template, TemplatePart};
 
 use header_changes::NAMED_TEXTS;
-
-/// The lowest is 0.
-pub const HIGHEST_PRIORITY: u8 = 9;
-pub const DEFAULT_PRIORITY: u8 = 5;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
@@ -106,6 +101,17 @@ pub enum Host {
     /// All names below this one: `*.example.com` is `example.com` here, and does not match `example.com`.
     Under(String),
     Exact(String),
+}
+
+/// As the configuration spells it; `*` for any.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Under(name) => write!(f, "*.{name}"),
+            Self::Exact(name) => f.write_str(name),
+        }
+    }
 }
 
 /// As the configuration spells it; secrets by their place.

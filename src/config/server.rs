@@ -19,6 +19,7 @@ use super::tls::{self, Tls};
 use super::{secret, values};
 use crate::base::partition::PartitionSecret;
 
+pub(super) use listen::check_addresses;
 pub use listen::{Listener, MaxConnections};
 
 use listen::{LISTENER, MOST_CONNECTIONS};
@@ -112,6 +113,10 @@ pub enum EscapedSlashes {
     /// Treated as slashes, also for the upstream.
     Decode,
 }
+
+/// Of a route or a tier; the lowest is 0.
+pub const HIGHEST_PRIORITY: u8 = 9;
+pub const DEFAULT_PRIORITY: u8 = 5;
 
 /// When requests of low priorities are shed. At least one of `cpu` and `latency` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]

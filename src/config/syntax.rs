@@ -35,12 +35,11 @@ pub(super) fn all(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<P
         }
         repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
     };
-    let shifted = |problem: Problem| Problem { span: problem.span.start + start..problem.span.end + start, ..problem };
     let is_broken = errors.iter().any(|error| !is_duplicate(error));
     if let Some((span, line)) = is_broken.then(|| unclosed_array(text)).flatten() {
         // All other errors are about lines that the parser took for parts of the array.
-        let help = Some(format!("add the ] that is missing: line {line} begins something else"));
-        return vec![shifted(Problem { span, message: "syntax error: this array is not closed".to_owned(), help })];
+        let help = format!("add the ] that is missing: line {line} begins something else");
+        return vec![Problem::new(span, "syntax error: this array is not closed", help).shifted(start)];
     }
     let start_of = |error: &toml::de::Error| within(text, &error.span().unwrap_or_default()).start;
     let mut reported: Vec<_> = errors.iter().filter(is_reported).collect();
@@ -49,7 +48,7 @@ pub(super) fn all(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<P
     reported.dedup_by(|later, earlier| {
         later.message().starts_with(NO_VALUE) && !text[start_of(earlier)..start_of(later)].contains('\n')
     });
-    reported.into_iter().map(|error| shifted(syntax(text, error))).collect()
+    reported.into_iter().map(|error| syntax(text, error).shifted(start)).collect()
 }
 
 /// Words the error for people who do not know the grammar.
@@ -66,8 +65,8 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
         let plain =
             written.trim_start_matches(TYPOGRAPHIC_QUOTES).trim_end_matches(TYPOGRAPHIC_QUOTES).trim_end_matches('"');
         let example = if plain.is_empty() { "like \"10s\"".to_owned() } else { format!("{plain:?}") };
-        let help = Some(format!("write plain quotes, {example}"));
-        return Problem { span, message: "syntax error: these are typographic quotes".to_owned(), help };
+        let help = format!("write plain quotes, {example}");
+        return Problem::new(span, "syntax error: these are typographic quotes", help);
     }
     let (message, help) = match error.message() {
         _ if written.starts_with(['\u{a0}', '\u{202f}', '\u{200b}', '\u{feff}']) => {
@@ -81,8 +80,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
         message if message.starts_with(NO_VALUE) || message.starts_with("invalid unquoted key") => (message, LINE),
         message => (message, ""),
     };
-    let help = Some(help.to_owned()).filter(|help| !help.is_empty());
-    Problem { span, message: format!("syntax error: {message}"), help }
+    Problem::new(span, format!("syntax error: {message}"), help)
 }
 
 /// Says what is defined twice, and how to correct that.
@@ -102,7 +100,7 @@ fn duplicate(text: &str, span: Range<usize>) -> Problem {
             (format!("`{}` is defined twice", &text[span.clone()]), help.to_owned())
         }
     };
-    Problem { span, message, help: Some(help) }
+    Problem::new(span, message, help)
 }
 
 /// The title of the table that begins on this line: `limits.l` for `[limits.l]`.

@@ -67,7 +67,6 @@ cost = 1
 status = 503
 body = "slow down"
 headers = "both"
-missing = "skip"
 [limits.all]
 key = "global"
 rates = ["1000/s"]
@@ -136,6 +135,7 @@ body = "well"
 
 [limits.tokens]
 key = "bearer"
+missing = "skip"
 rates = ["100/m"]
 strategy = "moving-window"
 cost = { response_header = "x-tokens", reserve = 20 }
@@ -260,7 +260,7 @@ fn everything_is_read() {
     assert_eq!((read_timeout, tunnel_idle_timeout.unwrap().as_secs()), (None, 300));
     assert_eq!((max_idle.as_secs(), max_age.as_secs()), (4, 86_400));
     let limit = &config.limits[0];
-    assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
+    assert_eq!((limit.name.as_str(), limit.status.as_u16()), ("per-tenant", 503));
     assert_eq!(limit.rates[1].quota(), 3000);
     assert_eq!(*limit.rates[1].strategy(), Counting::SlidingWindow { precision: 10, edge: Edge::Whole });
     assert_eq!(limit.key.parts.len(), 2);

@@ -79,10 +79,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     let timeout = section.read(&keys::timeout);
     section.close();
     let (field, url, headers) = (field?, url?, headers?);
-    let tls = match url.server_name {
-        None => None,
-        Some(_) => Some(system.tls(&field)?),
-    };
+    let tls = system.tls_of(&url, &field)?;
     if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {
         let message = "the headers are sent without TLS, so others in the network can read them";
         field.warn(message, "use an https:// endpoint");

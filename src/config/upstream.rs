@@ -140,7 +140,7 @@ tables! {
     }
 }
 
-/// `None` if the upstream has an error.
+/// `None` if it is not a table.
 pub(super) fn read(
     name: &Name<'_>,
     field: &Field<'_>,
@@ -156,8 +156,6 @@ pub(super) fn read(
         report_repeated(&addresses, "this server", "list it once, with a weight: { url = \"...\", weight = 2 }");
         servers.into_iter().map(|(server, _)| server).collect::<Vec<_>>()
     });
-    let tls = tls(&section, servers.as_deref(), listed.as_ref(), system);
-    let rewrite_location = section.read(&keys::rewrite_location);
     let http2 = section.read(&keys::http2);
     if http2 && servers.iter().flatten().any(|server| server.address == Address::Echo) {
         let help = "remove it, or name a server of your own";
@@ -168,37 +166,28 @@ pub(super) fn read(
         let why = "has no effect with `http2`, where the requests of many clients share a connection";
         section.refuse(&[keys::proxy_protocol.name], why, "remove one of them");
     }
-    let (connect_timeout, timeout) = (section.read(&keys::connect_timeout), section.read(&keys::timeout));
-    let read_timeout = section.read(&keys::read_timeout);
-    let tunnel_idle_timeout = section.read(&keys::tunnel_idle_timeout);
-    let (max_idle, max_age) = (section.read(&keys::max_idle), section.read(&keys::max_age));
-    let resolve_every = section.read(&keys::resolve_every);
-    let balance = balance(&section, jwts);
-    let retry = retry(&section);
-    let overload = overload(name.text, &section);
-    let health = section.table(&keys::health).map(health_check);
-    let ejection = ejection(name.text, &section);
-    section.close();
-    Some(Upstream {
+    let upstream = Upstream {
         name: name.text.to_owned(),
-        servers: servers?,
-        balance,
-        connect_timeout,
-        timeout,
-        read_timeout,
-        tunnel_idle_timeout,
-        max_idle,
-        max_age,
-        resolve_every,
-        tls,
+        balance: balance(&section, jwts),
+        connect_timeout: section.read(&keys::connect_timeout),
+        timeout: section.read(&keys::timeout),
+        read_timeout: section.read(&keys::read_timeout),
+        tunnel_idle_timeout: section.read(&keys::tunnel_idle_timeout),
+        max_idle: section.read(&keys::max_idle),
+        max_age: section.read(&keys::max_age),
+        resolve_every: section.read(&keys::resolve_every),
+        tls: tls(&section, servers.as_deref(), listed.as_ref(), system),
+        servers: servers.unwrap_or_default(),
         http2,
-        rewrite_location,
+        rewrite_location: section.read(&keys::rewrite_location),
         proxy_protocol,
-        retry,
-        overload,
-        health,
-        ejection,
-    })
+        retry: retry(&section),
+        overload: overload(name.text, &section),
+        health: section.table(&keys::health).map(health_check),
+        ejection: ejection(name.text, &section),
+    };
+    section.close();
+    Some(upstream)
 }
 
 /// TLS to the `https://` servers; `None` if there are none, or after an error.

@@ -62,11 +62,15 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
 /// The URL of a document: `https://`, or `http://` on this machine.
 pub(super) fn document(text: &str) -> Read<Url> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/keys\"";
-    let url = url(text, "documents", help)?;
+    safe_url(text, "documents", "change the document", help)
+}
+
+/// An `https` URL, or an `http` URL of this machine. Without TLS `others could` do something.
+pub(super) fn safe_url(text: &str, what: &str, others_could: &str, help: &str) -> Read<Url> {
+    let url = url(text, what, help)?;
     if url.server_name.is_none() && !is_here(&url) {
-        return Err(
-            Wrong::new("without TLS others in the network could change the document", help).at(0.."http://".len())
-        );
+        let message = format!("without TLS others in the network could {others_could}");
+        return Err(Wrong::new(message, help).at(0.."http://".len()));
     }
     Ok(url)
 }
@@ -282,8 +286,7 @@ mod tests {
             ("http://[::1]:81/a", 81, "/a"),
         ] {
             let url = document(text).unwrap();
-            let written = format!("{}://{}{}", url.scheme(), url.authority, url.target.as_sent());
-            assert_eq!((written.as_str(), url.port, url.target.as_sent()), (text, port, target));
+            assert_eq!((url.whole().as_str(), url.port, url.target.as_sent()), (text, port, target));
             assert_eq!(url.server_name.is_some(), text.starts_with("https"));
         }
         assert_eq!(document("https://a").unwrap().target.as_sent(), "/");

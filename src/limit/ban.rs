@@ -62,17 +62,8 @@ impl Counting for LastBan {
         self.until(rate).saturating_sub(now.micros())
     }
 
-    fn mark(&self, now: Time) -> u64 {
-        now.micros()
-    }
-
     /// A ban is never reserved.
     fn give_back(&mut self, _context: &mut Context<'_>, _given: GivenBack) {}
-
-    /// If it is unknown what began a ban, the ban stays.
-    fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
-        0
-    }
 
     /// Limits that count requests have no bans to continue from.
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}

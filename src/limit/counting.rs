@@ -35,13 +35,18 @@ pub(super) trait Counting {
     fn wait(&self, view: StateView<'_>, need: u64) -> u64;
 
     /// Names the place where a request of `now` is counted: the bucket of a counter, else the moment.
-    fn mark(&self, now: Time) -> u64;
+    fn mark(&self, now: Time) -> u64 {
+        now.micros()
+    }
 
     /// Gives back an excess reservation where it was counted, as far as that still matters.
     fn give_back(&mut self, context: &mut Context<'_>, given: GivenBack);
 
-    /// The state was created at `at`. How much of a charge of `cost` at `mark` is certain to count then.
-    fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64;
+    /// The state was created at `at`. How much of a charge of `cost` at `mark` is certain to count then: nothing, if it is
+    /// unknown when the window or the ban began with which it counted.
+    fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
+        0
+    }
 
     /// Begins with the sum of what came until `at`, when the state was created.
     fn begin(&mut self, rate: &Rate, sum: u64, at: Time);

@@ -73,11 +73,6 @@ impl Counting for FixedWindow {
         }
     }
 
-    /// It is unknown when the window began in which the request was counted.
-    fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
-        0
-    }
-
     fn begin(&mut self, _rate: &Rate, sum: u64, at: Time) {
         *self = Self::begun(at.micros(), sum);
     }

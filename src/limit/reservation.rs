@@ -110,21 +110,6 @@ fn newest_places(cell: &Cell, state: &State, now: Time, cost: u64) -> SmallVec<[
 }
 
 impl Cell {
-    pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
-        Reservation::new(cost, self.rated(rates).map(|(_, state)| state.read(|state| state.mark(now))))
-    }
-
-    pub(super) fn follow(&mut self, reservation: &mut Reservation) {
-        let Reservation { marks, lag, .. } = reservation;
-        for (place, (state, mark)) in self.states.iter().zip(marks).enumerate() {
-            if let State::TokenBucket(bucket) = state {
-                let since = bucket.follow(self.extension.get_or_insert_default(), place);
-                *lag = since.saturating_sub(*mark);
-                *mark = since;
-            }
-        }
-    }
-
     /// Gives back `cost` of a reservation where it was counted, as far as that still matters: to every rate, or only to those
     /// whose state is kept as a whole. The cell must be advanced to `now`.
     pub(super) fn give_back(
@@ -157,12 +142,19 @@ impl Cell {
 impl Limit {
     /// Where `cost`, which has just been charged at `now`, was counted. Nothing is tracked before [`Self::follow`].
     pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
-        cell.place_of(&self.rates, now, cost)
+        Reservation::new(cost, cell.rated(&self.rates).map(|(_, state)| state.read(|state| state.mark(now))))
     }
 
     /// Tracks a reservation from now on, so that its drained part is known when it is given back.
     pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
-        cell.follow(reservation);
+        let Reservation { marks, lag, .. } = reservation;
+        for (place, (state, mark)) in cell.states.iter().zip(marks).enumerate() {
+            if let State::TokenBucket(bucket) = state {
+                let since = bucket.follow(cell.extension.get_or_insert_default(), place);
+                *lag = since.saturating_sub(*mark);
+                *mark = since;
+            }
+        }
     }
 
     /// [`Self::give_back`], but only for the rates whose state is kept as a whole.

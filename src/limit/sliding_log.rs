@@ -53,11 +53,7 @@ impl Counting for SlidingLog {
         last.map_or(0, |last| last.saturating_add(rate.span()).saturating_sub(now.micros()))
     }
 
-    /// The log may count a request at the moment of a later entry, but never at an earlier moment.
-    fn mark(&self, now: Time) -> u64 {
-        now.micros()
-    }
-
+    /// The log may have counted the request at the moment of a later entry, but never at an earlier moment.
     fn give_back(&mut self, context: &mut Context<'_>, GivenBack { now, mark, cost, .. }: GivenBack) {
         if now.micros().saturating_sub(mark) < longest(context.rates)
             && let Some(log) = changed(context)

@@ -23,6 +23,9 @@ pub struct Reached {
     /// The end of the window. Windows that slide, and buckets, have none: for them it is the next multiple of their length
     /// since 1970.
     pub until: Time,
+    /// Tells the window from others of the rate. A fixed window begins with the first request, of which several gateways learn
+    /// one after the other, so its end may move a little. This does not, unless the end passes a multiple of its length.
+    pub window: u64,
 }
 
 impl Limit {
@@ -56,7 +59,12 @@ impl Limit {
         let reached = move |(index, (usage, rate)): (usize, (StateUsage<'a>, &Rate))| {
             let (used, capacity) = (usage.used().saturating_sub(apart), rate.capacity());
             let share = if usage.remaining() < refused { WHOLE } else { share(used, capacity) };
-            Reached { rate: index, used, capacity, share, until: until(rate, usage, now) }
+            let until = until(rate, usage, now);
+            let window = match rate.strategy() {
+                Strategy::Calendar(_) => until.micros(),
+                _ => until.micros() / rate.span(),
+            };
+            Reached { rate: index, used, capacity, share, until, window }
         };
         rates.map(reached).filter(|reached| reached.share >= self.watched)
     }
@@ -97,7 +105,8 @@ mod tests {
         assert_eq!(limit.reached(&cell, NOW, 0, 0).next(), None);
         limit.charge(&mut cell, NOW, 1);
         let until = NOW.after(Duration::from_secs(1));
-        let eight = Reached { rate: 0, used: 8, capacity: 10, share: 800_000, until };
+        let window = until.micros() / 1_000_000;
+        let eight = Reached { rate: 0, used: 8, capacity: 10, share: 800_000, until, window };
         assert_eq!(limit.reached(&cell, NOW, 0, 0).collect::<Vec<_>>(), [eight]);
         assert_eq!(limit.reached(&cell, NOW, 0, 1).next(), None, "what is set apart is not used");
         // Only the first rate refuses a request of 3.
@@ -112,6 +121,22 @@ mod tests {
         limit.charge(&mut cell, NOW, 1);
         assert!(!limit.is_watched() && limit.watched().is_none());
         assert_eq!(limit.reached(&cell, NOW, 1, 0).next(), None);
+    }
+
+    /// Another gateway has begun the window a little earlier, or this one begins the next window.
+    #[test]
+    fn a_fixed_window_stays_the_same_while_its_begin_is_agreed_on() {
+        let window = |begun: Time| {
+            let (limit, mut cell) = watched(&[rate("1/d").with_strategy(Strategy::FixedWindow).unwrap()]);
+            limit.charge(&mut cell, begun, 1);
+            limit.reached(&cell, begun, 0, 0).next().unwrap().window
+        };
+        let hour = Duration::from_secs(3600);
+        let begun = NOW.after(hour);
+        assert_eq!(window(begun), window(begun.after(Duration::from_millis(30))));
+        for windows in 1..4 {
+            assert_eq!(window(begun.after_micros(windows * DAY)), window(begun) + windows);
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::preamble::{self, Preamble, PreambleError};
 
 /// Clones refer to the same socket.
 #[derive(Clone, Debug)]
-pub(super) struct ClientSocket(Rc<TcpStream>);
+pub struct ClientSocket(Rc<TcpStream>);
 
 impl ClientSocket {
     pub(super) fn new(stream: TcpStream) -> Self {
@@ -58,7 +58,7 @@ impl ClientSocket {
     }
 
     /// Peeks at the next byte; `None` if the client has ended its data.
-    pub(super) async fn first_byte(&self) -> Option<u8> {
+    pub async fn first_byte(&self) -> Option<u8> {
         let mut byte = [0];
         let peeked =
             self.0.async_io(Interest::READABLE, || Ok(rustix::net::recv(&*self.0, &mut byte, RecvFlags::PEEK)?.0));
@@ -66,7 +66,7 @@ impl ClientSocket {
     }
 
     /// Peeks whether the client's data begins with `expected`, and returns as soon as that is known.
-    pub(super) async fn begins_with(&self, expected: &[u8]) -> bool {
+    pub async fn begins_with(&self, expected: &[u8]) -> bool {
         let mut bytes = vec![0; expected.len()];
         while let Ok(ready) = self.0.ready(Interest::READABLE).await {
             let begins = self.0.try_io(Interest::READABLE, || {
@@ -88,7 +88,7 @@ impl ClientSocket {
     ///
     /// # Errors
     /// When it is not valid, or does not come completely.
-    pub(super) async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
+    pub async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
         let (mut bytes, mut length) = ([0; preamble::MOST_READ], 0);
         loop {
             let ready = self.0.ready(Interest::READABLE).await?;
@@ -136,7 +136,7 @@ impl ClientSocket {
     }
 
     /// Reads and discards until the end of the client's data, an error, or a pause as long as `silence`.
-    pub(super) async fn discard(&self, silence: Duration) {
+    pub async fn discard(&self, silence: Duration) {
         let mut scrap = vec![0; 4096];
         while matches!(timeout(silence, self.0.readable()).await, Ok(Ok(()))) {
             match self.0.try_read(&mut scrap) {

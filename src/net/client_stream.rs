@@ -7,22 +7,21 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use rustls::server::{Acceptor, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::client_socket::ClientSocket;
-use super::preamble::{Preamble, PreambleError};
 use super::tls::asked_name;
 
 /// Clones refer to the same stream.
 #[derive(Clone, Debug)]
 pub struct ClientStream {
-    socket: ClientSocket,
+    /// Below TLS, if there is any.
+    pub socket: ClientSocket,
     tls: Option<Rc<RefCell<TlsStream<ClientSocket>>>>,
 }
 
@@ -31,35 +30,18 @@ impl ClientStream {
         Self { socket: ClientSocket::new(stream), tls: None }
     }
 
-    /// Takes the preamble of the PROXY protocol, which comes before everything else, TLS included.
-    ///
-    /// # Errors
-    /// When it is not valid, or does not come completely.
-    pub async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
-        self.socket.take_preamble().await
-    }
-
-    /// Performs the TLS handshake. Afterwards the stream is encrypted.
+    /// Performs the TLS handshake. Afterwards the stream is encrypted. An authority may ask in the handshake whether this gateway
+    /// answers for a name: `answer` returns the configuration of such a handshake. Returns whether the handshake was such a
+    /// question. Its connection has no other use.
     ///
     /// # Errors
     /// When the client does not speak TLS, or no accepted version of it. The client has been sent the reason.
-    pub async fn start_tls(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
-        // The state of a handshake is large. Boxed, it is freed right after the handshake.
-        let tls = Box::pin(TlsAcceptor::from(config).accept(self.socket.clone())).await?;
-        self.tls = Some(Rc::new(RefCell::new(tls)));
-        Ok(())
-    }
-
-    /// Like [`Self::start_tls`], where an authority may ask whether this gateway answers for a name: `answer` returns the
-    /// configuration of such a handshake. Returns whether the handshake was such a question. Its connection has no other use.
-    ///
-    /// # Errors
-    /// As with [`Self::start_tls`].
-    pub async fn start_tls_or_answer(
+    pub async fn start_tls(
         &mut self,
         config: Arc<ServerConfig>,
         answer: impl AsyncFnOnce(&str) -> Option<Arc<ServerConfig>>,
     ) -> io::Result<bool> {
+        // The state of a handshake is large. Boxed, it is freed right after the handshake.
         let begun = Box::pin(LazyConfigAcceptor::new(Acceptor::default(), self.socket.clone())).await?;
         let answered = match asked_name(&begun.client_hello()) {
             Some(name) => answer(&name).await,
@@ -90,16 +72,6 @@ impl ClientStream {
         if self.has_decrypted() { Poll::Ready(()) } else { self.socket.poll_readable(cx) }
     }
 
-    /// Peeks whether the client's data, before any TLS, begins with `expected`.
-    pub async fn begins_with(&self, expected: &[u8]) -> bool {
-        self.socket.begins_with(expected).await
-    }
-
-    /// Peeks at the first byte of the client's data, before any TLS; `None` if the client sends none.
-    pub async fn first_byte(&self) -> Option<u8> {
-        self.socket.first_byte().await
-    }
-
     pub fn has_more(&self) -> bool {
         self.has_decrypted() || self.socket.has_more()
     }
@@ -128,11 +100,6 @@ impl ClientStream {
     pub fn finish(&self) {
         let cx = &mut Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut self.clone()).poll_shutdown(cx);
-    }
-
-    /// Reads and discards until the end of the client's data, an error, or a pause as long as `silence`.
-    pub async fn discard(&self, silence: Duration) {
-        self.socket.discard(silence).await;
     }
 }
 

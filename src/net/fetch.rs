@@ -191,6 +191,11 @@ impl Url {
     pub fn scheme(&self) -> &'static str {
         if self.server_name.is_some() { "https" } else { "http" }
     }
+
+    /// The URL as it was written, with a query that may be secret.
+    pub fn whole(&self) -> String {
+        format!("{}://{}{}", self.scheme(), self.authority, self.target.as_sent())
+    }
 }
 
 impl fmt::Display for Url {

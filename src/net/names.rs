@@ -15,45 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-#[derive(Debug, Default)]
-struct Lookups {
-    /// A lookup is finished when its sender is gone.
-    unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
-}
-
 /// An error is kept as kind and text, because several requests get a copy, and `io::Error` has no `Clone`.
 type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
-
-impl Lookups {
-    /// At least one address.
-    async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(address, port)]);
-        }
-        let mut result = self.join(host)?;
-        let found = result.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
-        let found = found.unwrap_or_else(|| Err((io::ErrorKind::Other, "the lookup failed unexpectedly".to_owned())));
-        let addresses = found.map_err(|(kind, text)| io::Error::new(kind, text))?;
-        Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
-    }
-
-    /// Joins the current lookup of this name, or begins one.
-    fn join(&self, host: &str) -> io::Result<watch::Receiver<Option<Found>>> {
-        let mut unfinished = self.unfinished.lock();
-        unfinished.retain(|_, result| result.has_changed().is_ok());
-        if let Some(result) = unfinished.get(host) {
-            return Ok(result.clone());
-        }
-        let (sender, result) = watch::channel(None);
-        let name = host.to_owned();
-        thread::Builder::new().name("lookup".to_owned()).spawn(move || {
-            // All requests that needed the lookup may have ended.
-            let _ = sender.send(Some(look_up(&name)));
-        })?;
-        unfinished.insert(host.to_owned(), result.clone());
-        Ok(result)
-    }
-}
 
 fn look_up(host: &str) -> Found {
     // The lookup needs a port, which is replaced later.
@@ -73,7 +36,8 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 pub struct Names {
     /// Whose names these are, such as "a server", for the log.
     of: &'static str,
-    lookups: Lookups,
+    /// A lookup is finished when its sender is gone.
+    lookups: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
     known: Mutex<BTreeMap<String, Known>>,
     failures: AtomicU64,
 }
@@ -87,15 +51,39 @@ struct Known {
 
 impl Names {
     pub fn new(of: &'static str) -> Self {
-        Self { of, lookups: Lookups::default(), known: Mutex::default(), failures: AtomicU64::new(0) }
+        Self { of, lookups: Mutex::default(), known: Mutex::default(), failures: AtomicU64::new(0) }
     }
 
-    /// The addresses of a host with this port, looked up now.
+    /// The addresses of a host with this port, at least one, looked up now.
     ///
     /// # Errors
     /// When the lookup fails.
     pub async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        self.lookups.find(host, port).await
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let mut result = self.join(host)?;
+        let found = result.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+        let found = found.unwrap_or_else(|| Err((io::ErrorKind::Other, "the lookup failed unexpectedly".to_owned())));
+        let addresses = found.map_err(|(kind, text)| io::Error::new(kind, text))?;
+        Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
+    }
+
+    /// Joins the current lookup of this name, or begins one.
+    fn join(&self, host: &str) -> io::Result<watch::Receiver<Option<Found>>> {
+        let mut unfinished = self.lookups.lock();
+        unfinished.retain(|_, result| result.has_changed().is_ok());
+        if let Some(result) = unfinished.get(host) {
+            return Ok(result.clone());
+        }
+        let (sender, result) = watch::channel(None);
+        let name = host.to_owned();
+        thread::Builder::new().name("lookup".to_owned()).spawn(move || {
+            // All requests that needed the lookup may have ended.
+            let _ = sender.send(Some(look_up(&name)));
+        })?;
+        unfinished.insert(host.to_owned(), result.clone());
+        Ok(result)
     }
 
     /// As of the last lookup that succeeded.
@@ -105,14 +93,14 @@ impl Names {
 
     /// Looks up a name again. If that fails, the known addresses stay.
     pub async fn look_up(&self, name: &str) {
-        let found = self.lookups.find(name, 0).await;
+        let found = self.find(name, 0).await;
         self.learn(name, found);
     }
 
     /// Like [`Self::look_up`], but a lookup without an answer within `limit` counts as failed. The lookup goes on, and the
     /// next call waits for its end.
     pub async fn look_up_within(&self, name: &str, limit: Duration) {
-        let found = timeout(limit, self.lookups.find(name, 0)).await.unwrap_or_else(|late| Err(late.into()));
+        let found = timeout(limit, self.find(name, 0)).await.unwrap_or_else(|late| Err(late.into()));
         self.learn(name, found);
     }
 
@@ -162,26 +150,26 @@ mod tests {
 
     #[tokio::test]
     async fn finds_names_and_addresses() {
-        let lookups = Lookups::default();
+        let names = Names::new("a server");
         for (host, port) in [("127.0.0.1", 80), ("::1", 8080), ("localhost", 443)] {
-            let found = lookups.find(host, port).await.unwrap();
+            let found = names.find(host, port).await.unwrap();
             assert!(
                 !found.is_empty() && found.iter().all(|at| at.ip().is_loopback() && at.port() == port),
                 "{found:?}"
             );
         }
-        assert!(lookups.find("no such name", 80).await.is_err());
-        assert!(lookups.join("localhost").unwrap().wait_for(Option::is_some).await.is_ok());
+        assert!(names.find("no such name", 80).await.is_err());
+        assert!(names.join("localhost").unwrap().wait_for(Option::is_some).await.is_ok());
     }
 
     #[tokio::test]
     async fn requests_share_a_lookup_until_it_is_finished() {
-        let lookups = Lookups::default();
+        let names = Names::new("a server");
         let (sender, held) = watch::channel(None);
-        lookups.unfinished.lock().insert("a".to_owned(), held);
+        names.lookups.lock().insert("a".to_owned(), held);
         let address = SocketAddr::from(([192, 0, 2, 1], 0));
         let all = async {
-            let waiting = [lookups.find("a", 1), lookups.find("a", 2), lookups.find("a", 3)];
+            let waiting = [names.find("a", 1), names.find("a", 2), names.find("a", 3)];
             let mut ports = Vec::new();
             for found in waiting {
                 ports.extend(found.await.unwrap());
@@ -191,7 +179,7 @@ mod tests {
         let (found, ()) = tokio::join!(all, async { sender.send(Some(Ok([address].into()))).unwrap() });
         assert_eq!(found, [1, 2, 3].map(|port| with_port(address, port)));
         drop(sender);
-        assert!(lookups.find("a", 1).await.is_err(), "a new lookup finds nothing");
+        assert!(names.find("a", 1).await.is_err(), "a new lookup finds nothing");
     }
 
     #[test]

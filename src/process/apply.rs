@@ -6,12 +6,10 @@
 use std::io;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
 use super::service_manager::InheritedSockets;
-use super::source::{ConfigSource, Loaded, RemoteDocument};
+use super::source::ConfigSource;
 use super::stores::Stores;
 use crate::admin::View;
 use crate::base::clock;
@@ -23,13 +21,13 @@ use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
 use crate::sources::acme::AcmeSource;
 use crate::sources::jwks;
+use crate::sources::quotas::LimitSource;
 use crate::store::Store;
 
 const TOO_LONG: &str = "it took too long";
 
 pub(super) struct InForce {
     pub(super) source: ConfigSource,
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
     pub(super) listeners: Listeners,
     pub(super) stores: Stores,
@@ -38,8 +36,6 @@ pub(super) struct InForce {
 /// A configuration that is checked and built but not in force yet.
 pub(super) struct Candidate {
     config: Config,
-    /// The document of a server from which it was read; `None` if it is from files.
-    document: Option<RemoteDocument>,
     snapshot: Snapshot,
     /// How many overrides each limit has gained, lost or changed.
     overrides: Vec<(String, Changes)>,
@@ -50,7 +46,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is not `store`,
+    /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is another one,
     /// and its additional listeners, which accept nothing before the configuration is in force. `None` if a poll finds
     /// nothing new.
     ///
@@ -62,7 +58,6 @@ impl Candidate {
         cause: Cause,
         running: &Config,
         listeners: &OpenListeners,
-        store: Arc<Store>,
         view: &View,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, ReloadError> {
@@ -71,7 +66,7 @@ impl Candidate {
             Cause::Asked => Some(source.load()?),
             Cause::Poll => source.poll()?,
         };
-        let Some(Loaded { mut config, document, .. }) = loaded else { return Ok(None) };
+        let Some(mut config) = loaded else { return Ok(None) };
         if let Some(problems) = config::needs_restart(running, &config) {
             return Err(problems.into());
         }
@@ -80,12 +75,10 @@ impl Candidate {
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
         let store = if running.store.is_same_place(&config.store) {
-            store
+            view.snapshot.load().store.clone()
         } else {
-            Arc::new(
-                Store::open(&config.store, shared.workers())
-                    .map_err(|error| format!("cannot open the store: {error}"))?,
-            )
+            let opened = Store::open(&config.store, shared.workers());
+            Arc::new(opened.map_err(|error| format!("cannot open the store: {error}"))?)
         };
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
@@ -102,10 +95,10 @@ impl Candidate {
         let listeners = listeners
             .plan(Some(running), &config, &mut InheritedSockets::default())
             .map_err(|error| error.to_string())?;
-        if let (Some(remote), Some(document)) = (source.remote(), &document) {
-            remote.keep(document);
+        if let Some(remote) = source.remote() {
+            remote.keep();
         }
-        Ok(Some(Self { config, document, snapshot, overrides, listeners, tls, certificate }))
+        Ok(Some(Self { config, snapshot, overrides, listeners, tls, certificate }))
     }
 }
 
@@ -116,18 +109,20 @@ impl InForce {
 
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they began. The overrides of the
     /// admin API stay if their limits can still have them.
-    pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { mut config, document, mut snapshot, overrides, listeners, tls, certificate } = candidate;
+    pub(super) fn apply(&mut self, candidate: Candidate) {
+        let Candidate { mut config, mut snapshot, overrides, listeners, tls, certificate } = candidate;
         config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
         // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
+        let mut temporary = self.view.temporary.lock();
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit no longer has such a key or such rates";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
         }
         if is_divided || !temporary.is_empty() {
-            snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
+            snapshot = snapshot.with_temporary(&config, &self.view.shared, &temporary);
         }
+        drop(temporary);
         snapshot.resolve();
         self.view.shared.keep_only(&snapshot);
         self.view.shared.gateways().keep_only(config.store.share());
@@ -156,8 +151,8 @@ impl InForce {
         self.view.config.store(Arc::new(config));
         // Listeners come after routes, so that a new listener finds the new routes.
         self.listeners.apply(listeners);
-        if let (Some(remote), Some(document)) = (self.source.remote(), &document) {
-            remote.applied(document);
+        if let Some(remote) = self.source.remote() {
+            remote.applied();
         }
         self.view.reloads_so_far.succeeded(clock::now());
         // The certificates were read with the configuration.
@@ -168,14 +163,14 @@ impl InForce {
     /// Puts these overrides of the admin API in force, and nothing else: no file is read. In the store, only keys whose
     /// counters differ now are touched.
     pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
-        let running = self.snapshot.load();
+        let running = self.view.snapshot.load();
         if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
             self.replace(running.with_temporary(&self.config(), &self.view.shared, temporary));
         }
     }
 
     /// Divides the limits among the gateways again, if their number has changed. Counts go on.
-    pub(super) fn share_again(&self, temporary: &mut TemporaryOverrides) {
+    pub(super) fn share_again(&self) {
         let (running, shared) = (self.config(), &self.view.shared);
         if shared.gateways().number(running.store.share()) == running.gateways {
             return;
@@ -184,18 +179,19 @@ impl InForce {
         share(&mut config, shared);
         tell_of_gateways(running.gateways, &config, shared);
         // The rates of overrides are divided, too.
+        let mut temporary = self.view.temporary.lock();
         temporary.reload(&config);
-        let snapshot = self.snapshot.load().with_temporary(&config, shared, temporary);
-        shared.quota_sources().apply(&snapshot.quota_sources);
+        let snapshot = self.view.snapshot.load().with_temporary(&config, shared, &temporary);
+        LimitSource::apply(shared.quota_sources(), &snapshot.quota_sources);
         self.replace(snapshot);
         self.view.config.store(Arc::new(config));
     }
 
     /// Keys that are counted in another way now keep their counts. Returns the previous snapshot.
     fn replace(&self, snapshot: Snapshot) -> Arc<Snapshot> {
-        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
+        let changes = snapshot::limit_changes(&self.view.snapshot.load(), &snapshot);
         snapshot.store.reload(&changes, clock::now());
-        self.snapshot.swap(Arc::new(snapshot))
+        self.view.snapshot.swap(Arc::new(snapshot))
     }
 
     /// Uses the certificates that were read again for new connections, if they differ.
@@ -288,7 +284,7 @@ pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems
     let Some(remote) = source.remote() else { return };
     if let Some(problems) = instead_of {
         let file = remote.copy_path().map(|path| path.display().to_string());
-        let age_seconds = remote.status().copy_saved.map(|saved| clock::now().micros_since(saved) / 1_000_000);
+        let age_seconds = remote.copy_saved().map(|saved| clock::now().micros_since(saved) / 1_000_000);
         tracing::warn!(%source, file, age_seconds, %problems, "the source cannot be used: the last good copy is in force");
     }
     if remote.copy_path().is_none() {

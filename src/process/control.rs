@@ -14,13 +14,13 @@ use tokio::time::{Instant, Interval, sleep, timeout};
 use super::apply::{Candidate, InForce, tell_of_gateways};
 use super::counters_file;
 use super::file_watch::Watches;
-use super::overrides::Overrides;
+use super::overrides;
 use super::reload::{Cause, Ended, Polls, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{SignalAction, Signals};
 use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
-use crate::admin::ReloadAnswer;
+use crate::admin::{OverrideRequest, ReloadAnswer};
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, PerWorker};
 use crate::config::{self, Config, ReloadError, Tls};
@@ -49,7 +49,8 @@ pub(super) struct Control {
     /// Reloads that the admin API requests.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
-    pub(super) overrides: Overrides,
+    /// Changes of overrides that the admin API requests.
+    pub(super) overrides: mpsc::Receiver<OverrideRequest>,
     pub(super) watches: Watches,
     pub(super) watchdog: Watchdog,
     /// Each worker adds one every second.
@@ -65,10 +66,10 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
-        self.in_force.stores.open(&self.in_force.snapshot.load().store);
-        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
+        self.in_force.stores.open(&self.in_force.view.snapshot.load().store);
+        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.view.snapshot.clone());
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
-        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
+        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.view.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
         let acme = self.in_force.view.acme.clone();
         let (view, looked_up) = (self.in_force.view.clone(), Rc::new(Notify::new()));
@@ -94,8 +95,10 @@ impl Control {
                     self.reload();
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
-                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
-                () = looked_up.notified() => self.in_force.share_again(&mut self.overrides.temporary()),
+                requests = overrides::due(&mut self.overrides, &self.in_force.view.temporary) => {
+                    overrides::apply(requests, &self.in_force);
+                }
+                () = looked_up.notified() => self.in_force.share_again(),
                 () = acme.changed() => self.in_force.use_issued(),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
@@ -117,7 +120,7 @@ impl Control {
         service_manager::stopping();
         // Callers that wait for a reload or an override learn that there will be none.
         drop((requested, waiters, overrides));
-        let InForce { view, snapshot, stores, .. } = in_force;
+        let InForce { view, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();
         let mut workers = Workers::new(view.shared.workers(), finished);
@@ -137,7 +140,7 @@ impl Control {
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
             view.shared.notices().finish(NOTICES_LIMIT).await;
-            counters_file::save(&config.store, &snapshot.load_full(), &view.shared).await;
+            counters_file::save(&config.store, &view.snapshot.load_full(), &view.shared).await;
             view.shared.exporters().finish(EXPORT_LIMIT).await;
         };
         let is_written = tokio::select! {
@@ -159,7 +162,7 @@ impl Control {
     fn sweep(&self) {
         // Log the failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Counters::Memory(memory) = self.in_force.snapshot.load().store.counters() {
+        if let Counters::Memory(memory) = self.in_force.view.snapshot.load().store.counters() {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
@@ -181,11 +184,8 @@ impl Control {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
         let (view, listeners) = (self.in_force.view.clone(), self.in_force.listeners.open());
-        let snapshot = self.in_force.snapshot.clone();
-        let load = move |is_wanted: &dyn Fn() -> bool| {
-            let store = snapshot.load().store.clone();
-            Candidate::load(&source, cause, &running, &listeners, store, &view, is_wanted)
-        };
+        let load =
+            move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, cause, &running, &listeners, &view, is_wanted);
         let was_running = self.reloads.is_running();
         match self.reloads.begin(load) {
             Ok(()) if was_running => {}
@@ -204,7 +204,7 @@ impl Control {
         let result = ended.result.map(|candidate| {
             match candidate {
                 Some(candidate) => {
-                    self.in_force.apply(candidate, &mut self.overrides.temporary());
+                    self.in_force.apply(candidate);
                     // The certificates that are being read may belong to the previous configuration.
                     if self.tls_reloads.is_running() {
                         self.reload_certificates();

@@ -14,7 +14,7 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::source::{Version, folder_files};
+use super::source::{folder_files, version};
 use crate::base::clock::Time;
 use crate::config::{Config, ReloadError, Tls};
 
@@ -76,7 +76,7 @@ impl FileWatch {
         let missing: BTreeSet<_> = files.iter().filter_map(|file| missing_folder(file)).map(Path::to_owned).collect();
         let appearing: Vec<_> = missing.iter().flat_map(|folder| folders(folder)).collect();
         let versions = move || {
-            let files: Vec<_> = files.iter().map(|file| Version::of(file)).collect();
+            let files: Vec<_> = files.iter().map(|file| version(file)).collect();
             (files, missing.iter().map(|folder| folder.is_dir()).collect::<Vec<_>>())
         };
         let mut known = versions();

@@ -38,9 +38,6 @@ pub(super) struct ListenerPlan {
     afterwards: OpenListeners,
     /// With a socket for every worker.
     opened: Vec<(OpenListener, Vec<TcpListener>)>,
-    closed: Vec<OpenListener>,
-    /// Listeners that begin or cease to use TLS.
-    switched: Vec<OpenListener>,
     admin: Option<AdminChange>,
     admin_uses_tls: bool,
 }
@@ -83,20 +80,18 @@ impl OpenListeners {
             bound.map_err(|error| StartError::Bind(address.to_string(), error))
         };
         let afterwards = Self { all: Vec::new(), ..*self };
-        let (opened, switched) = (Vec::new(), Vec::new());
         let admin_uses_tls = config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
-        let closed = self.all.clone();
-        let mut plan = ListenerPlan { afterwards, opened, closed, switched, admin: None, admin_uses_tls };
+        let mut plan = ListenerPlan { afterwards, opened: Vec::new(), admin: None, admin_uses_tls };
         for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
             let is_v6_only = net::is_v6_only(address, &all);
-            let same =
-                |open: &OpenListener| (open.address, open.traffic, open.is_v6_only) == (address, traffic, is_v6_only);
-            if let Some(at) = plan.closed.iter().position(same) {
-                let open = OpenListener { is_tls, ..plan.closed.remove(at) };
-                if !self.all.contains(&open) {
-                    plan.switched.push(open);
-                }
-                plan.afterwards.all.push(open);
+            // Several listeners may have port 0, so each open one is taken once.
+            let taken = &plan.afterwards.all;
+            let is_same = |open: &&OpenListener| {
+                (open.address, open.traffic, open.is_v6_only) == (address, traffic, is_v6_only)
+                    && taken.iter().all(|other| other.id != open.id)
+            };
+            if let Some(open) = self.all.iter().find(is_same) {
+                plan.afterwards.all.push(OpenListener { is_tls, ..*open });
                 continue;
             }
             let sockets = bind(address, self.workers)?;
@@ -142,8 +137,8 @@ impl Listeners {
     }
 
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
-        let ListenerPlan { afterwards, opened, closed, switched, admin, admin_uses_tls } = plan;
-        self.open = afterwards;
+        let ListenerPlan { afterwards, opened, admin, admin_uses_tls } = plan;
+        let before = std::mem::replace(&mut self.open, afterwards);
         for (OpenListener { id, is_tls, traffic, .. }, sockets) in opened {
             let name = match traffic {
                 Traffic::Requests if is_tls => "https",
@@ -156,13 +151,18 @@ impl Listeners {
                 let _ = worker.send(ListenerChange::Open(Listener { id, socket, is_tls, traffic }));
             }
         }
-        for OpenListener { id, address, is_tls, .. } in switched {
-            tracing::info!(%address, tls = is_tls, "a listener has changed its protocol");
-            self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::UseTls(id, is_tls)));
-        }
-        for OpenListener { id, address, .. } in closed {
-            tracing::info!(%address, "closed a listener");
-            self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
+        for OpenListener { id, address, is_tls, .. } in before.all {
+            match self.open.all.iter().find(|open| open.id == id) {
+                Some(open) if open.is_tls != is_tls => {
+                    tracing::info!(%address, tls = open.is_tls, "a listener has changed its protocol");
+                    self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::UseTls(id, open.is_tls)));
+                }
+                Some(_) => {}
+                None => {
+                    tracing::info!(%address, "closed a listener");
+                    self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
+                }
+            }
         }
         if let Some(change) = admin {
             announce_admin(&change, admin_uses_tls);

@@ -1,9 +1,8 @@
 //! The overrides of the admin API on the control thread: requests change them, and they expire.
 
 use std::future::pending;
-use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -14,64 +13,51 @@ use crate::request::decide::{NotSet, TemporaryOverrides};
 /// One snapshot is built for this many requests at most.
 const MOST_AT_ONCE: usize = 32;
 
-pub(super) struct Overrides {
-    /// Shared with the admin thread, which only reads.
-    temporary: Arc<Mutex<TemporaryOverrides>>,
-    requested: mpsc::Receiver<OverrideRequest>,
+/// Waits for requests, or until an override expires; then the result is empty. Cancelling the wait loses nothing.
+pub(super) async fn due(
+    requested: &mut mpsc::Receiver<OverrideRequest>,
+    temporary: &Mutex<TemporaryOverrides>,
+) -> Vec<OverrideRequest> {
+    let next_end = temporary.lock().next_end();
+    let ended = async {
+        match next_end {
+            Some(end) => sleep_until(end).await,
+            None => pending().await,
+        }
+    };
+    let mut requests = Vec::new();
+    tokio::select! {
+        _ = requested.recv_many(&mut requests, MOST_AT_ONCE) => {}
+        () = ended => {}
+    }
+    requests
 }
 
-impl Overrides {
-    pub(super) fn new(temporary: Arc<Mutex<TemporaryOverrides>>, requested: mpsc::Receiver<OverrideRequest>) -> Self {
-        Self { temporary, requested }
+/// Ends expired overrides, applies these requests, and answers them once everything is in force.
+pub(super) fn apply(requests: Vec<OverrideRequest>, in_force: &InForce) {
+    let mut temporary = in_force.view.temporary.lock();
+    for (limit, count) in temporary.end(Instant::now()) {
+        tracing::info!(limit, count, "overrides of the admin API have ended");
     }
-
-    pub(super) fn temporary(&self) -> MutexGuard<'_, TemporaryOverrides> {
-        self.temporary.lock()
-    }
-
-    /// Waits for requests, or until an override expires; then the result is empty. Cancelling the wait loses nothing.
-    pub(super) async fn due(&mut self) -> Vec<OverrideRequest> {
-        let next_end = self.temporary().next_end();
-        let ended = async {
-            match next_end {
-                Some(end) => sleep_until(end).await,
-                None => pending().await,
-            }
-        };
-        let mut requests = Vec::new();
-        tokio::select! {
-            _ = self.requested.recv_many(&mut requests, MOST_AT_ONCE) => {}
-            () = ended => {}
-        }
-        requests
-    }
-
-    /// Ends expired overrides, applies these requests, and answers them once everything is in force.
-    pub(super) fn apply(&mut self, requests: Vec<OverrideRequest>, in_force: &InForce) {
-        let mut temporary = self.temporary.lock();
-        for (limit, count) in temporary.end(Instant::now()) {
-            tracing::info!(limit, count, "overrides of the admin API have ended");
-        }
-        let config = in_force.config();
-        let changed: Vec<_> = requests
-            .into_iter()
-            .map(|OverrideRequest { limit, key, change, answer }| {
-                let limit = config.limits.iter().find(|configured| configured.name == limit).ok_or(NotSet::Changed);
-                let result = limit.and_then(|limit| match change {
-                    OverrideChange::Set(allowance, ends) => temporary.set(limit, key, &allowance, ends),
-                    OverrideChange::Remove => {
-                        temporary.remove(limit, &key);
-                        Ok(())
-                    }
-                });
-                (answer, result)
-            })
-            .collect();
-        in_force.apply_overrides(&temporary);
-        drop(temporary);
-        for (answer, result) in changed {
-            // The caller may have gone.
-            let _ = answer.send(result);
-        }
+    let config = in_force.config();
+    let changed: Vec<_> = requests
+        .into_iter()
+        .map(|OverrideRequest { limit, key, change, answer }| {
+            let limit = config.limits.iter().find(|configured| configured.name == limit).ok_or(NotSet::Changed);
+            let result = limit.and_then(|limit| match change {
+                OverrideChange::Set(allowance, ends) => temporary.set(limit, key, &allowance, ends),
+                OverrideChange::Remove => {
+                    temporary.remove(limit, &key);
+                    Ok(())
+                }
+            });
+            (answer, result)
+        })
+        .collect();
+    in_force.apply_overrides(&temporary);
+    drop(temporary);
+    for (answer, result) in changed {
+        // The caller may have gone.
+        let _ = answer.send(result);
     }
 }

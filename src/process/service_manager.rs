@@ -122,20 +122,13 @@ impl InheritedSockets {
 
     /// Warns of sockets that no listener uses: connections to them would wait for ever.
     pub(super) fn warn_of_rest(self) {
-        for socket in &self.tcp {
-            let address = socket.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
-            let help = "add its address to server.listen, or make it that of decisions.listen";
+        let of_tcp = "add its address to server.listen, or make it that of decisions.listen";
+        let tcp = self.tcp.iter().map(|socket| (socket.local_addr().ok().map(|address| address.to_string()), of_tcp));
+        let of_unix = "name its path in admin.listen";
+        let unix = self.unix.iter().map(|socket| (socket.local_addr().ok().map(|at| format!("{at:?}")), of_unix));
+        for (address, help) in tcp.chain(unix) {
             tracing::warn!(
                 address,
-                help,
-                "closed a socket that was passed to the gateway: no listener has its address"
-            );
-        }
-        for socket in &self.unix {
-            let address = socket.local_addr().ok();
-            let help = "name its path in admin.listen";
-            tracing::warn!(
-                ?address,
                 help,
                 "closed a socket that was passed to the gateway: no listener has its address"
             );

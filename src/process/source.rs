@@ -16,13 +16,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-use crate::admin::{ConfigOrigin, RemoteStatus};
+use crate::admin::RemoteStatus;
 use crate::config::regular_file::{self, MAX_BYTES};
 use crate::config::{Admin, Config, Document, Problems};
 
-pub(super) use folder::{Version, files as folder_files};
+pub(super) use folder::{files as folder_files, version};
 pub use remote::Remote;
-pub(super) use remote::RemoteDocument;
 
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
@@ -33,49 +32,25 @@ pub enum ConfigSource {
     Remote(Arc<Remote>),
 }
 
+/// What the gateway starts with.
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// `None` if the configuration is from files.
-    pub document: Option<RemoteDocument>,
     /// Why the source cannot be used, if the configuration is the copy of what it had before.
     pub instead_of: Option<Problems>,
 }
 
 #[derive(Debug)]
 pub struct NoStart {
-    pub problems: Problems,
-    /// `None` if there is no copy.
-    pub copy: Option<String>,
+    /// Why there is no configuration.
+    pub text: String,
     /// Whether the source could not be asked, so that a later start may succeed with the same command line.
     pub is_away: bool,
 }
 
-impl From<Config> for Loaded {
-    fn from(config: Config) -> Self {
-        Self { config, document: None, instead_of: None }
-    }
-}
-
-impl From<(Config, RemoteDocument)> for Loaded {
-    fn from((config, document): (Config, RemoteDocument)) -> Self {
-        Self { document: Some(document), ..config.into() }
-    }
-}
-
 impl From<Problems> for NoStart {
     fn from(problems: Problems) -> Self {
-        Self { problems, copy: None, is_away: false }
-    }
-}
-
-impl fmt::Display for NoStart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problems.fmt(f)?;
-        match &self.copy {
-            Some(why) => write!(f, "\n\nthe last good copy cannot be used either: {why}"),
-            None => Ok(()),
-        }
+        Self { text: problems.to_string(), is_away: false }
     }
 }
 
@@ -84,15 +59,15 @@ impl ConfigSource {
     ///
     /// # Errors
     /// All its [`Problems`] at once.
-    pub fn load(&self) -> Result<Loaded, Problems> {
+    pub fn load(&self) -> Result<Config, Problems> {
         match self {
             Self::Path(path) => {
                 let mut config = read(path)?.config()?;
                 config.files.insert(path.clone());
-                Ok(config.into())
+                Ok(config)
             }
-            Self::Once(once) => Ok(once.document()?.config()?.into()),
-            Self::Remote(remote) => remote.load().map(Loaded::from),
+            Self::Once(once) => once.document()?.config(),
+            Self::Remote(remote) => remote.load(),
         }
     }
 
@@ -100,10 +75,10 @@ impl ConfigSource {
     ///
     /// # Errors
     /// As with [`Self::load`].
-    pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
+    pub fn poll(&self) -> Result<Option<Config>, Problems> {
         match self {
             Self::Path(_) | Self::Once(_) => self.load().map(Some),
-            Self::Remote(remote) => Ok(remote.poll()?.map(Loaded::from)),
+            Self::Remote(remote) => remote.poll(),
         }
     }
 
@@ -113,19 +88,15 @@ impl ConfigSource {
     /// Why neither can be used.
     pub fn load_first(&self) -> Result<Loaded, NoStart> {
         let problems = match self.load() {
-            Ok(loaded) => return Ok(loaded),
+            Ok(config) => return Ok(Loaded { config, instead_of: None }),
             Err(problems) => problems,
         };
-        let copy = match self {
-            Self::Path(_) | Self::Once(_) => Ok(None),
-            Self::Remote(remote) => remote.load_copy(),
+        let text = match self.remote().map_or(Ok(None), Remote::load_copy) {
+            Ok(Some(config)) => return Ok(Loaded { config, instead_of: Some(problems) }),
+            Ok(None) => problems.to_string(),
+            Err(why) => format!("{problems}\n\nthe last good copy cannot be used either: {why}"),
         };
-        let is_away = self.remote().is_some_and(|remote| remote.status().error.is_some());
-        match copy {
-            Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
-            Ok(None) => Err(NoStart { problems, copy: None, is_away }),
-            Err(why) => Err(NoStart { problems, copy: Some(why), is_away }),
-        }
+        Err(NoStart { text, is_away: self.remote().is_some_and(|remote| remote.error().is_some()) })
     }
 
     /// Loads `[admin]` alone, for commands that ask a running gateway: the rest of the text may have become wrong meanwhile.
@@ -141,17 +112,17 @@ impl ConfigSource {
     }
 
     pub fn unreadable(&self, error: &io::Error) -> Problems {
-        match self {
-            Self::Path(path) => Problems::unreadable(path, error),
-            Self::Once(once) => {
-                let message = format!("cannot read the configuration: {error}");
-                Problems::without_text(&once.name(), message, "let the program that writes it finish")
-            }
-            Self::Remote(remote) => {
-                let help = "check that its server answers at this URL";
-                Problems::without_text(&remote.to_string(), format!("cannot read the configuration: {error}"), help)
-            }
-        }
+        let help = match self {
+            Self::Path(path) => return Problems::unreadable(path, error),
+            Self::Once(_) => "let the program that writes it finish",
+            Self::Remote(_) => "check that its server answers at this URL",
+        };
+        Problems::without_text(&self.to_string(), format!("cannot read the configuration: {error}"), help)
+    }
+
+    /// `None` if the source is no server.
+    pub fn status(&self) -> Option<Arc<Mutex<RemoteStatus>>> {
+        self.remote().map(|remote| remote.status.clone())
     }
 
     pub fn remote(&self) -> Option<&Remote> {
@@ -170,12 +141,6 @@ fn read(path: &Path) -> Result<Document<'_>, Problems> {
     let bytes = regular_file::read(path).map_err(unreadable)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
-}
-
-impl ConfigOrigin for ConfigSource {
-    fn server(&self) -> Option<RemoteStatus> {
-        self.remote().map(Remote::status)
-    }
 }
 
 /// Without secrets.

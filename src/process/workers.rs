@@ -10,23 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::stores;
+use crate::admin::View;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
-use crate::base::readiness::Readiness;
 use crate::base::threads::local_runtime;
-use crate::net::tls::ListenerTls;
 use crate::proxy::log::panic_text;
-use crate::proxy::snapshot::Snapshot;
 use crate::proxy::telemetry::{AccessLogOutput, AccessLogger};
 use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
-use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
-use crate::sources::acme::Challenges;
+use crate::server::{self, ConnectedClient, ListenerChange, Stage};
 use crate::store::Store;
 use crate::upstream::ConnectionPools;
 
@@ -34,26 +30,19 @@ pub(super) struct Plan {
     pub(super) index: usize,
     pub(super) listeners: mpsc::UnboundedReceiver<ListenerChange>,
     pub(super) stores: mpsc::UnboundedReceiver<Arc<Store>>,
-    pub(super) tls: Arc<ListenerTls>,
-    pub(super) challenges: Arc<Challenges>,
-    pub(super) limits: TrafficLimits,
     pub(super) stage: watch::Receiver<Stage>,
     pub(super) access_log: AccessLogOutput,
     pub(super) heartbeats: Arc<PerWorker<Counter>>,
-    pub(super) readiness: Arc<Readiness>,
+    pub(super) view: Arc<View>,
 }
 
 /// Starts the thread of a worker. It reports to `done` when it has served its last request, or why it has ended.
-pub(super) fn start(
-    plan: Plan,
-    gateway: Arc<ArcSwap<Snapshot>>,
-    done: mpsc::UnboundedSender<(usize, io::Result<usize>)>,
-) -> io::Result<()> {
+pub(super) fn start(plan: Plan, done: mpsc::UnboundedSender<(usize, io::Result<usize>)>) -> io::Result<()> {
     let index = plan.index;
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
         // Without a receiver, the process is about to end.
         let served = |served| _ = done.send((index, served));
-        if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
+        if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, served))) {
             let _ = done.send((index, Err(error)));
         }
     })?;
@@ -68,22 +57,22 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 
 /// Serves requests until the process is told to stop, and reports to `served` how many requests were cut off. Then runs the
 /// background work of its stores until they are closed.
-async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
+async fn work(plan: Plan, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
+    let Plan { index, listeners, stores, stage, access_log, heartbeats, view } = plan;
     let pools = Rc::new(ConnectionPools::default());
     let mut background = JoinSet::new();
-    let (watched, in_force) = (pools.clone(), gateway.clone());
+    let (watched, in_force) = (pools.clone(), view.snapshot.clone());
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let logger = Rc::new(AccessLogger::new(plan.access_log));
+    let logger = Rc::new(AccessLogger::new(access_log));
     let logging = logger.clone();
     background.spawn_local(async move { logging.run().await });
-    let snapshots = WorkerSnapshots::new(gateway, plan.index, logger.clone());
+    let snapshots = WorkerSnapshots::new(view.snapshot.clone(), index, logger.clone());
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
+    let (challenges, readiness) = (view.acme.challenges().clone(), view.readiness.clone());
     let body_memory = BodyMemory::default();
-    let index = plan.index;
     let worker = Rc::new(Worker { index, snapshots, pools, tokens, body_memory, random, challenges, readiness });
-    let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
+    let (regular, sampling) = (worker.clone(), sampler.clone());
     background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
@@ -93,10 +82,11 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
             drop(regular.snapshots.current());
         }
     });
-    let mut carrying = pin!(stores::carry(plan.stores, plan.index));
+    let mut carrying = pin!(stores::carry(stores, index));
+    let (tls, challenges, limits) = (view.tls.clone(), view.acme.challenges().clone(), view.connections.clone());
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let ended = tokio::select! {
-        ended = server::run(plan.listeners, plan.tls, plan.challenges, plan.limits, plan.stage, connected) => ended?,
+        ended = server::run(listeners, tls, challenges, limits, stage, connected) => ended?,
         error = server::panicked(&mut background) => return Err(error),
         // A worker always has a store.
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),

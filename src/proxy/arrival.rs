@@ -72,7 +72,7 @@ impl Arrival<'_> {
         host: &str,
         trace: &TraceContext,
     ) -> Option<Box<RequestSpans>> {
-        let sender = gateway.tracing.as_ref()?.exporter.sender().clone();
+        let sender = gateway.tracing.as_ref()?.exporter.sender.clone();
         let details = RequestDetails {
             method: &self.head.method,
             path: self.head.uri.path(),

@@ -158,8 +158,8 @@ impl Meter {
     }
 
     fn conclude(&mut self, limits: &[RouteLimit], mut reply: Reply, state: &mut DecisionState<'_>) -> Decision {
-        Metered::keep(&mut self.limits, mem::take(&mut reply.reserved));
-        Metered::tell(&self.limits, &reply);
+        Growth::keep(&mut self.limits, mem::take(&mut reply.reserved));
+        Growth::tell(&self.limits, &reply);
         let (request, response) = (self.request, self.response);
         let need = |place: usize| {
             let limit = self.limits.iter().find(|limit| limit.open.place() == Some(place));

@@ -222,8 +222,7 @@ fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
 }
 
 fn wrong(why: &'static str) -> Rejection {
-    let (status, reason) = (StatusCode::BAD_REQUEST, Some(Reason::AskedRequest));
-    Rejection { status, reason, detail: why.into(), ends_connection: false }
+    Rejection::new(StatusCode::BAD_REQUEST, Reason::AskedRequest, why)
 }
 
 fn refused(why: &Rejection, record: &mut RequestRecord) -> (Outcome, LocalResponse) {

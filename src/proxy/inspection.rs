@@ -19,7 +19,7 @@ use super::WorkerSnapshot;
 use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::clock;
 use crate::base::reason::Reason;
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits, RouteLimit, TooManyKeys};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits, RouteLimit};
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::Rejection;
@@ -153,8 +153,7 @@ pub fn of_elements(
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
 ) -> Result<Option<PlacedLimits>, Rejection> {
-    let asked = decide::of_elements(limits, attributes, key_cache);
-    asked.map_err(|TooManyKeys| refusal(&BodyProblem::TooManyElements))
+    decide::of_elements(limits, attributes, key_cache).map_err(|problem| refusal(&problem))
 }
 
 fn begin<'a>(
@@ -243,8 +242,7 @@ fn too_large(bound: Reason) -> Rejection {
 
 /// The next bytes on the connection belong to the body.
 fn broken(status: StatusCode, reason: Reason, what: &str) -> Rejection {
-    let detail = format!("The body of the request {what}.").into();
-    Rejection { status, reason: Some(reason), detail, ends_connection: true }
+    Rejection { ends_connection: true, ..Rejection::new(status, reason, format!("The body of the request {what}.")) }
 }
 
 fn refusal(problem: &BodyProblem) -> Rejection {
@@ -256,7 +254,7 @@ fn refusal(problem: &BodyProblem) -> Rejection {
         }
         BodyProblem::TooManyElements => (StatusCode::PAYLOAD_TOO_LARGE, Reason::BadBody),
     };
-    Rejection { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
+    Rejection::new(status, reason, problem.to_string())
 }
 
 #[cfg(test)]

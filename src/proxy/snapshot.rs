@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
+use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::http::trace_context::{SampleShare, Sampling};
 use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
 use crate::proxy::own_origins::OwnOrigins;
@@ -19,7 +20,7 @@ use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{
-    BanRule, ConcurrencyLimiter, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
+    BanRule, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
 };
 use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;
@@ -168,8 +169,8 @@ impl Snapshot {
             store,
             config.upstreams.iter().map(upstream).collect(),
             config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
-            config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
-            config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
+            config.jwts.iter().map(|jwt| KeySource::of(&shared.key_sources, jwt)).collect(),
+            config.limits.iter().filter_map(|limit| LimitSource::of(&shared.quota_sources, limit)).collect(),
         )
     }
 
@@ -186,8 +187,8 @@ impl Snapshot {
             }
         });
         let with_terms = |one: &LimitSource| {
-            let limit = config.limits.iter().find(|limit| one.is_of(&limit.name));
-            limit.map_or_else(|| one.clone(), |limit| one.with_terms(limit))
+            let limit = config.limits.iter().find(|limit| limit.name == one.limit.name).unwrap_or(&one.limit);
+            LimitSource { source: one.source.clone(), limit: limit.clone() }
         };
         // The same upstreams, since they remember whose turn it is.
         let quota_sources = self.quota_sources.iter().map(with_terms).collect();
@@ -224,7 +225,7 @@ impl Snapshot {
             let pools = Pools::new(config, route);
             let route_limit = |(place, (limit, rate_table)): (usize, (&config::Limit, &Arc<RateTable>))| RouteLimit {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
-                quotas: quota_sources.iter().find(|one| one.is_of(&limit.name)).map(|one| one.source.clone()),
+                quotas: quota_sources.iter().find(|one| one.limit.name == limit.name).map(|one| one.source.clone()),
                 max_in_flight: limit.max_in_flight,
                 key: KeyExtractor::new(&limit.name, &limit.key, &route.path, limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
@@ -250,7 +251,7 @@ impl Snapshot {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
                 single,
-                tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
+                tokens: readers.iter().filter(|reader| config.uses_token(route, &reader.name)).cloned().collect(),
                 action: action(config, &route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
@@ -341,7 +342,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     let of_descriptors = of_descriptors.map(|limit| limit.metrics.name.clone());
     let in_store = new.limits.iter().flat_map(|rate_table| rate_table.in_store());
     LimitChanges {
-        with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit_name().to_owned())).collect(),
+        with_quotas: of_descriptors.chain(new.quota_sources.iter().map(|one| one.limit.name.clone())).collect(),
         in_use: in_store.chain(notices::remembered()).cloned().collect(),
         replaced: replaced.flatten().collect(),
     }

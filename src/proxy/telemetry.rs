@@ -18,12 +18,13 @@ use http_body::Body;
 
 use crate::base::body_gate::Gated;
 use crate::base::clock::{self, Monotonic, Time};
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::base::http::request_id::RequestId;
 use crate::base::reason::Reason;
 use crate::base::spans::{RequestEnding, RequestSpans};
 use crate::proxy::byte_meter::{ByteMeter, Direction};
 use crate::proxy::token_meter::TokenMeter;
-use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
+use crate::request::decide::LimitMetrics;
 use crate::server::RequestGuard;
 use crate::upstream::DestinationAddress;
 

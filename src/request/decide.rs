@@ -10,7 +10,6 @@ mod resolved_quotas;
 mod outcome;
 mod reservations;
 mod growth;
-mod concurrency;
 mod preparation;
 mod bans;
 mod delay;
@@ -28,6 +27,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::base::clock::{self, Time};
+use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Missing, OnLimit, Slow};
 use crate::request::descriptors::Descriptor;
@@ -39,8 +39,7 @@ use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
-pub use batch::{KeyCounter, PlacedLimits, TooManyKeys, of_elements};
-pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
+pub use batch::{KeyCounter, PlacedLimits, of_elements};
 pub use counters::{
     DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
 };

@@ -202,12 +202,9 @@ impl KeyExtractor {
 
     /// The value of the first part of the key, by which overrides and tiers are looked up.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
-        key_cache.bytes.clear();
-        let mut readers = self.parts.first()?.iter();
-        let reader = readers.find(|reader| reader.read(attributes, &mut key_cache.bytes).is_some())?;
-        match reader.source {
-            Source::ClientIp { .. } => Some(Subject::Address(attributes.client.to_canonical())),
-            _ => key_cache.bytes.get(VALUE_HEADER..).map(Subject::Text),
+        match self.first(attributes, key_cache)? {
+            (Source::ClientIp { .. }, _) => Some(Subject::Address(attributes.client.to_canonical())),
+            (_, bytes) => bytes.get(VALUE_HEADER..).map(Subject::Text),
         }
     }
 

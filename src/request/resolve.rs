@@ -89,6 +89,13 @@ pub struct Rejection {
     pub ends_connection: bool,
 }
 
+impl Rejection {
+    /// A refusal after which the connection goes on.
+    pub fn new(status: StatusCode, reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, reason: Some(reason), detail: detail.into(), ends_connection: false }
+    }
+}
+
 impl Resolver {
     pub fn new(config: &Config) -> Self {
         let rules = config.routes.iter().map(|route| {
@@ -152,28 +159,16 @@ impl RouteRules {
     /// Why the request is refused before the limits of the route decide. `None` if it is not.
     fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Rejection> {
         if self.forwards && !request.is_asked && via::passages(&request.head.headers) >= via::MOST_PASSAGES {
-            return Some(Rejection {
-                status: StatusCode::LOOP_DETECTED,
-                reason: Some(Reason::Loop),
-                detail: "The request has passed this gateway twice already: its upstream leads back to it.".into(),
-                ends_connection: false,
-            });
+            let detail = "The request has passed this gateway twice already: its upstream leads back to it.";
+            return Some(Rejection::new(StatusCode::LOOP_DETECTED, Reason::Loop, detail));
         }
         if request.body.is_some_and(|size| size > self.max_body_size) {
-            return Some(Rejection {
-                status: StatusCode::PAYLOAD_TOO_LARGE,
-                reason: Some(Reason::MaxBodySize),
-                detail: "The body of the request is too large.".into(),
-                ends_connection: true,
-            });
+            let detail = "The body of the request is too large.";
+            let rejection = Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, Reason::MaxBodySize, detail);
+            return Some(Rejection { ends_connection: true, ..rejection });
         }
         let ambiguity = self.single.ambiguity(&request.head.headers, request.head.uri.query())?;
-        Some(Rejection {
-            status: StatusCode::BAD_REQUEST,
-            reason: Some(Reason::AmbiguousKey),
-            detail: ambiguity.to_string().into(),
-            ends_connection: false,
-        })
+        Some(Rejection::new(StatusCode::BAD_REQUEST, Reason::AmbiguousKey, ambiguity))
     }
 }
 

@@ -16,7 +16,6 @@ mod tree;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::fmt;
 
 use foldhash::HashMap;
 use http::{HeaderName, Method};
@@ -129,8 +128,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
 pub fn label(route: &Route) -> String {
     let host = match &route.host {
         Host::Any => String::new(),
-        Host::Exact(name) => name.clone(),
-        Host::Under(name) => format!("*.{name}"),
+        host => host.to_string(),
     };
     let methods = route.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(",");
     let headers = route.headers.iter().fold(String::new(), |all, (name, value)| format!("{all} {name}={value}"));
@@ -143,29 +141,6 @@ fn is_under(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
-/// The first condition of a route that a request does not meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mismatch {
-    Host,
-    Path,
-    Method,
-    Scheme,
-    /// This header has another value or is missing.
-    Header(String),
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.write_str("is for another host"),
-            Self::Path => f.write_str("is for other paths"),
-            Self::Method => f.write_str("is for other methods"),
-            Self::Scheme => f.write_str("is for the other scheme"),
-            Self::Header(name) => write!(f, "needs another value of {name}"),
-        }
-    }
-}
-
 /// Why a route does not match a request, for `gateway explain`; `None` if it does. Host and path are as [`Routes::find`] takes
 /// them.
 pub fn mismatch(
@@ -174,27 +149,27 @@ pub fn mismatch(
     host: &str,
     path: &str,
     conditions: RouteConditions<'_>,
-) -> Option<Mismatch> {
+) -> Option<String> {
     let host_fits = match &route.host {
         Host::Any => true,
         Host::Exact(name) => name == host,
         Host::Under(name) => is_under(host, name),
     };
     if !host_fits {
-        return Some(Mismatch::Host);
+        return Some("is for another host".to_owned());
     }
     let anyhow = Route { methods: Vec::new(), headers: Vec::new(), scheme: None, ..route.clone() };
     if Routes::build(&[anyhow], matching).find(host, path, conditions).is_none() {
-        return Some(Mismatch::Path);
+        return Some("is for other paths".to_owned());
     }
     if !tree::takes(&route.methods, conditions.method) {
-        return Some(Mismatch::Method);
+        return Some("is for other methods".to_owned());
     }
     if route.scheme.is_some_and(|wanted| wanted != conditions.scheme) {
-        return Some(Mismatch::Scheme);
+        return Some("is for the other scheme".to_owned());
     }
     let differs = |(name, wanted): &&(HeaderName, HeaderMatch)| !tree::has(conditions.headers, name, wanted);
-    route.headers.iter().find(differs).map(|(name, _)| Mismatch::Header(name.to_string()))
+    route.headers.iter().find(differs).map(|(name, _)| format!("needs another value of {name}"))
 }
 
 #[cfg(test)]
@@ -379,7 +354,7 @@ mod tests {
             let found = Routes::build(&routes, PathMatching::Forgiving).find("h", "/a", conditions);
             assert_eq!(found, Some(index));
             let other = mismatch(&routes[1], PathMatching::Forgiving, "h", "/a", conditions);
-            assert_eq!(other, (scheme == Scheme::Https).then_some(Mismatch::Scheme));
+            assert_eq!(other, (scheme == Scheme::Https).then(|| "is for the other scheme".to_owned()));
         }
         assert_eq!(label(&routes[1]), "/* scheme=http");
     }
@@ -391,11 +366,14 @@ mod tests {
         let why =
             |host, path, method, headers| mismatch(&wanted, PathMatching::Exact, host, path, plain(&method, headers));
         let none = HeaderMap::new();
-        assert_eq!(why("example.com", "/v1/x", Method::POST, &beta), Some(Mismatch::Host));
-        assert_eq!(why("a.example.com", "/v1/", Method::POST, &beta), Some(Mismatch::Path));
-        assert_eq!(why("a.example.com", "/v1/x", Method::GET, &beta), Some(Mismatch::Method));
-        assert_eq!(why("a.example.com", "/v1/x", Method::POST, &none), Some(Mismatch::Header("x-beta".into())));
-        assert_eq!(why("a.example.com", "/v1/x", Method::POST, &beta), None);
+        assert_eq!(why("example.com", "/v1/x", Method::POST, &beta).as_deref(), Some("is for another host"));
+        assert_eq!(why("a.example.com", "/v1/", Method::POST, &beta).as_deref(), Some("is for other paths"));
+        assert_eq!(why("a.example.com", "/v1/x", Method::GET, &beta).as_deref(), Some("is for other methods"));
+        assert_eq!(
+            why("a.example.com", "/v1/x", Method::POST, &none).as_deref(),
+            Some("needs another value of x-beta")
+        );
+        assert_eq!(why("a.example.com", "/v1/x", Method::POST, &beta).as_deref(), None);
     }
 
     /// Whether the pattern matches this path in this spelling, by definition.

@@ -19,7 +19,7 @@ use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::connection_limits::{ConnectionLimits, ConnectionPermit};
+use super::connection_limits::ConnectionPermit;
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
 use super::http1::AfterRequests;
@@ -32,21 +32,16 @@ use crate::config::Challenge;
 use crate::net::tls::ALPN_HTTP2;
 use crate::net::{ClientStream, PreambleError, Traffic};
 
-pub(super) async fn serve<C, H>(
+pub(super) async fn serve<H: Handler>(
     stream: TcpStream,
     client: ConnectedClient,
-    acceptor: Acceptor<C>,
+    acceptor: Rc<Acceptor<H>>,
     tls: Option<Arc<ServerConfig>>,
     mut registration: Registration,
     state: Rc<ConnectionState>,
-) where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
+) {
     let mut connection = Connection { stream: ClientStream::new(stream), client, state };
-    if registration.place.expects_preamble
-        && connection.read_preamble(&acceptor.limits, &mut registration.place).await.is_break()
-    {
+    if registration.place.expects_preamble && connection.read_preamble(&mut registration.place).await.is_break() {
         return;
     }
     // Boxed, what happens once takes memory only while it happens.
@@ -69,7 +64,7 @@ pub(super) async fn serve<C, H>(
             }
         }
     };
-    Box::pin(connection.end(is_in_body, &acceptor.limits)).await;
+    Box::pin(connection.end(is_in_body)).await;
     drop(connection);
     drop(registration);
 }
@@ -83,18 +78,18 @@ struct Connection {
 impl Connection {
     /// Waits for the preamble of the PROXY protocol, and takes over the client's address from it. Ends the connection, without an
     /// answer, if there is no valid preamble or the address has too many connections.
-    async fn read_preamble(&mut self, limits: &ConnectionLimits, place: &mut ConnectionPermit) -> ControlFlow<()> {
+    async fn read_preamble(&mut self, place: &mut ConnectionPermit) -> ControlFlow<()> {
         self.rest().await?;
         self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
         // Boxed, it takes no memory afterwards.
-        let read = state.in_time(Box::pin(stream.take_preamble())).await.unwrap_or(Err(PreambleError::TooLate));
+        let read = state.in_time(Box::pin(stream.socket.take_preamble())).await.unwrap_or(Err(PreambleError::TooLate));
         match read {
             Ok(preamble) => client.address = preamble.client.unwrap_or(client.address),
             // A health check that only connects is no error.
             Err(PreambleError::Nothing) => return ControlFlow::Break(()),
             Err(error) => {
-                limits.count_bad_preamble(client.address, &error);
+                state.worker().limits().count_bad_preamble(client.address, &error);
                 return ControlFlow::Break(());
             }
         }
@@ -106,31 +101,26 @@ impl Connection {
     }
 
     /// Waits for the TLS handshake. Ends the connection if the handshake fails or takes too long.
-    async fn start_tls<C, H>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()>
-    where
-        C: Fn(&ConnectedClient) -> H + Clone + 'static,
-        H: Handler,
-    {
+    async fn start_tls<H: Handler>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<H>) -> ControlFlow<()> {
         self.rest().await?;
         self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
         let mut is_plain_http = false;
         let handshake = async {
             // A TLS record never begins with a letter, and the method of a request does.
-            is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
+            is_plain_http = stream.socket.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
             if is_plain_http {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
             }
             let challenges = &acceptor.challenges;
-            if client.traffic == Traffic::Requests && challenges.answer(Challenge::TlsAlpn01) {
-                return stream.start_tls_or_answer(config, async |name| challenges.handshake(name).await).await;
-            }
-            stream.start_tls(config).await.map(|()| false)
+            let may_answer = client.traffic == Traffic::Requests && challenges.answer(Challenge::TlsAlpn01);
+            let answer = async |name: &str| if may_answer { challenges.handshake(name).await } else { None };
+            stream.start_tls(config, answer).await
         };
         let shaken = state.in_time(handshake).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
         acceptor.tls.count(&shaken);
         if let Ok(true) = shaken {
-            self.end(false, &acceptor.limits).await;
+            self.end(false).await;
             return ControlFlow::Break(());
         }
         if let Err(error) = shaken {
@@ -145,15 +135,11 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    async fn refuse_plain_http<C, H>(&self, acceptor: &Acceptor<C>)
-    where
-        C: Fn(&ConnectedClient) -> H + Clone + 'static,
-        H: Handler,
-    {
+    async fn refuse_plain_http<H: Handler>(&self, acceptor: &Acceptor<H>) {
         let Self { stream, client, state } = self;
         let handler = (acceptor.connected)(client);
         http1::refuse(&handler, stream, state, StatusCode::BAD_REQUEST, Reason::PlainHttp, false);
-        self.end(false, &acceptor.limits).await;
+        self.end(false).await;
     }
 
     /// Waits, with nothing but the socket, until the client sends something or the connection must end.
@@ -168,20 +154,16 @@ impl Connection {
         .await
     }
 
-    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> AfterRequests
-    where
-        C: Fn(&ConnectedClient) -> H + Clone + 'static,
-        H: Handler,
-    {
+    async fn serve_requests<H: Handler>(&self, acceptor: &Acceptor<H>) -> AfterRequests {
         let Self { stream, client, state } = self;
         state.record(Event::Wakes);
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
             // Boxed, it takes no memory in HTTP/1.1.
-            Box::pin(http2::serve(&acceptor.limits, handler, client, stream, state)).await;
+            Box::pin(http2::serve(handler, client, stream, state)).await;
             return AfterRequests::Close { is_in_body: false };
         }
-        http1::serve(&acceptor.http1, &acceptor.limits, handler, client.address, stream, state).await
+        http1::serve(&acceptor.http1, state.worker().limits(), handler, client.address, stream, state).await
     }
 
     /// With TLS, ALPN decides; without, the client's preface (RFC 9113, section 3.3).
@@ -189,22 +171,24 @@ impl Connection {
         let Self { stream, state, .. } = self;
         match stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
             Some(is_agreed_on) => is_agreed_on,
-            None if state.lifecycle().is_fresh() => state.in_time(stream.begins_with(PREFACE)).await == Some(true),
+            None if state.lifecycle().is_fresh() => {
+                state.in_time(stream.socket.begins_with(PREFACE)).await == Some(true)
+            }
             None => false,
         }
     }
 
     /// Ends our side, and discards input until the client knows that.
-    async fn end(&self, is_in_body: bool, limits: &ConnectionLimits) {
+    async fn end(&self, is_in_body: bool) {
         let Self { stream, state, .. } = self;
-        let time_limits = TimeLimits::new(&limits.server(), Duration::ZERO);
+        let time_limits = TimeLimits::new(&state.worker().limits().server(), Duration::ZERO);
         let is_sending = is_in_body || stream.has_more();
         let lingers_for = state.lifecycle().lingers_for(is_sending, &time_limits, state.worker().now());
         let Some(longest) = lingers_for else { return };
         // Without TLS's close_notify, a client could not know that the last response is complete (RFC 8446, section 6.1).
         stream.finish();
         if !longest.is_zero() {
-            let _ = timeout(longest, stream.discard(Duration::from_millis(SILENCE))).await;
+            let _ = timeout(longest, stream.socket.discard(Duration::from_millis(SILENCE))).await;
         }
     }
 }

@@ -6,24 +6,22 @@
 //! idle connections are asked to end: the worker's own first, the longest idle first, else the next one that becomes idle. They
 //! end as in a drain. An HTTP/2 connection may take seconds to end; no other one is asked for the same place during that time.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::http2_errors::Http2Errors;
 use crate::base::clock;
+use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
-use crate::net::{PreambleError, Traffic, network_of};
+use crate::net::{PreambleError, Traffic, network_key};
 
 /// File handles for the log, configuration files, connections to the store, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
@@ -41,7 +39,7 @@ pub struct ConnectionLimits {
     auto: usize,
     open: AtomicUsize,
     /// Empty if the number for each address is not limited.
-    by_address: Mutex<HashMap<IpAddr, usize>>,
+    by_address: Arc<ConcurrencyLimiter>,
     /// Accepted connections that wait for a place.
     waiting: AtomicUsize,
     /// Wanted places for which no connection has been told to end yet.
@@ -108,7 +106,7 @@ impl ConnectionLimits {
             server: ArcSwap::from_pointee(server),
             auto,
             open: AtomicUsize::new(0),
-            by_address: Mutex::default(),
+            by_address: Arc::default(),
             waiting: AtomicUsize::new(0),
             wanted: AtomicUsize::new(0),
             ending: AtomicUsize::new(0),
@@ -251,7 +249,7 @@ impl Drop for PlaceWait<'_> {
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     /// `None` if it is not counted for an address.
-    address: Option<IpAddr>,
+    of_address: Option<ConcurrencyPermit>,
     taken: bool,
     /// Whether the connection begins with the PROXY protocol, so that the client's address is not known yet.
     pub(super) expects_preamble: bool,
@@ -261,29 +259,25 @@ impl ConnectionPermit {
     /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many. A connection that
     /// begins with the PROXY protocol is counted later, for the client's address.
     pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr, expects_preamble: bool) -> Option<Self> {
-        let mut place = Self { limits: limits.clone(), address: None, taken: false, expects_preamble };
+        let mut place = Self { limits: limits.clone(), of_address: None, taken: false, expects_preamble };
         (expects_preamble || place.count_for(peer)).then_some(place)
     }
 
     /// Counts the connection, which is not counted yet, for this address. Returns whether the address may have it.
     pub(super) fn count_for(&mut self, client: IpAddr) -> bool {
         let server = self.limits.server();
-        let (most, address) = (server.max_connections_per_ip, network_of(client));
+        let most = server.max_connections_per_ip;
         if most == 0 || server.trusts(client) {
             return true;
         }
-        let mut by_address = self.limits.by_address.lock();
-        let count = by_address.entry(address).or_default();
-        if *count < most {
-            *count += 1;
-            self.address = Some(address);
-            return true;
-        }
-        drop(by_address);
-        if let Some(count) = self.limits.refused.add(clock::now()) {
+        let counted = self.limits.by_address.acquire(network_key(client), most as u64);
+        self.of_address = counted.map(|(permit, _)| permit);
+        if self.of_address.is_none()
+            && let Some(count) = self.limits.refused.add(clock::now())
+        {
             tracing::warn!(peer = %client, most, count, "closed connections over max_connections_per_ip");
         }
-        false
+        self.of_address.is_some()
     }
 
     /// Returns whether the connection has a place now.
@@ -301,14 +295,6 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let limits = &self.limits;
-        if let Some(address) = self.address
-            && let Entry::Occupied(mut count) = limits.by_address.lock().entry(address)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
         if self.taken {
             limits.open.fetch_sub(1, Ordering::SeqCst);
             if limits.waiting.load(Ordering::SeqCst) > 0 {

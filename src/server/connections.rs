@@ -80,7 +80,7 @@ impl Connections {
         }
     }
 
-    fn limits(&self) -> &ConnectionLimits {
+    pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
         self.worker.limits()
     }
 

@@ -18,14 +18,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::task::spawn_local;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use frame_check::check as check_frames;
-pub use frames::{Frames, PREFACE, Piece, kind};
+pub(super) use frames::PREFACE;
+pub use frames::{Frames, Piece, kind};
 pub(super) use stream_io::StreamBody;
 pub use streams::InterimResponses;
 pub use windows::{Windows, poll_granted};
@@ -35,9 +36,7 @@ use kept_memory::{Allowance, Pool};
 use multiplexed_io::MultiplexedIo;
 use streams::Streams;
 
-use super::connection_limits::ConnectionLimits;
 use super::connection_state::{ConnectionState, Ended, RequestGuard, drive};
-use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
 use super::{ConnectedClient, Handler};
 use crate::config::Http2;
@@ -59,14 +58,13 @@ const CLIENTS_OF_PROXY: u64 = 100;
 const MOST_UNREAD_RESETS: usize = 20;
 
 pub(super) async fn serve<H: Handler>(
-    limits: &ConnectionLimits,
     handler: Rc<H>,
     client: &ConnectedClient,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) {
     state.record(Event::TellsItsEnd);
-    let peer = client.address;
+    let (peer, limits) = (client.address, state.worker().limits());
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
     let is_proxy = client.traffic == Traffic::Decisions || limits.server().trusts(peer.ip());
@@ -109,13 +107,13 @@ pub(super) async fn serve<H: Handler>(
         Ended::Failed(error) => {
             tracing::debug!(%error, %peer, "connection failed");
             match io.violation() {
-                Some(Violation::Flood) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
-                Some(Violation::NoSettings | Violation::PseudoTrailer) => io.go_away(ErrorCode::PROTOCOL_ERROR),
+                Some(Violation::Flood) => io.go_away(Reason::ENHANCE_YOUR_CALM),
+                Some(Violation::NoSettings | Violation::PseudoTrailer) => io.go_away(Reason::PROTOCOL_ERROR),
                 None => {}
             }
         }
-        Ended::Cut(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
-        Ended::Cut(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
+        Ended::Cut(CloseReason::Idle) => io.go_away(Reason::NO_ERROR),
+        Ended::Cut(CloseReason::SlowHead) => io.go_away(Reason::ENHANCE_YOUR_CALM),
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use h2::Reason;
+
 /// The names of the error codes, in their order (RFC 9113, section 7), up to the last one that is ever sent.
 const NAMES: [&str; 12] = [
     "no_error",
@@ -18,16 +20,6 @@ const NAMES: [&str; 12] = [
     "enhance_your_calm",
 ];
 
-/// RFC 9113, section 7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ErrorCode(pub(super) u32);
-
-impl ErrorCode {
-    pub(super) const NO_ERROR: Self = Self(0x0);
-    pub(super) const PROTOCOL_ERROR: Self = Self(0x1);
-    pub(super) const ENHANCE_YOUR_CALM: Self = Self(0xb);
-}
-
 #[derive(Debug, Default)]
 pub struct Http2Errors {
     connections: [AtomicU64; NAMES.len()],
@@ -36,11 +28,11 @@ pub struct Http2Errors {
 }
 
 impl Http2Errors {
-    pub(super) fn connection(&self, code: ErrorCode) {
+    pub(super) fn connection(&self, code: Reason) {
         count(&self.connections, code);
     }
 
-    pub(super) fn stream(&self, code: ErrorCode) {
+    pub(super) fn stream(&self, code: Reason) {
         count(&self.streams, code);
     }
 
@@ -64,8 +56,8 @@ impl Http2Errors {
     }
 }
 
-fn count(counters: &[AtomicU64], code: ErrorCode) {
-    if let Some(counter) = usize::try_from(code.0).ok().and_then(|code| counters.get(code)) {
+fn count(counters: &[AtomicU64], code: Reason) {
+    if let Some(counter) = usize::try_from(u32::from(code)).ok().and_then(|code| counters.get(code)) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

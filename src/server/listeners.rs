@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::{Acceptor, ConnectedClient, Handler, Stage, panicked};
+use super::{Acceptor, Handler, Stage, panicked};
 use crate::net::Traffic;
 
 /// After a failed accept, which usually means that file handles or memory are exhausted.
@@ -38,8 +38,8 @@ pub enum ListenerChange {
     UseTls(usize, bool),
 }
 
-pub(super) struct Listeners<C> {
-    acceptors: [Acceptor<C>; 2],
+pub(super) struct Listeners<H> {
+    acceptors: [Rc<Acceptor<H>>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
     accepting: JoinSet<()>,
@@ -52,13 +52,9 @@ struct Open {
     _close: oneshot::Sender<()>,
 }
 
-impl<C, H> Listeners<C>
-where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
+impl<H: Handler> Listeners<H> {
     /// They accept connections until [`Stage::Draining`].
-    pub(super) fn new(acceptors: [Acceptor<C>; 2], stage: watch::Receiver<Stage>) -> Self {
+    pub(super) fn new(acceptors: [Rc<Acceptor<H>>; 2], stage: watch::Receiver<Stage>) -> Self {
         Self { acceptors, stage, open: Vec::new(), accepting: JoinSet::new() }
     }
 
@@ -93,11 +89,10 @@ where
             }
         };
         let acceptor = self.acceptors[traffic as usize].clone();
-        let connections = acceptor.connections.clone();
         self.open.push(Open { id, is_tls: is_tls.clone(), _close: close });
         self.accepting.spawn_local(async move {
-            accept(socket, id, is_tls, acceptor, closing).await;
-            connections.end_of_listener(id);
+            accept(socket, id, is_tls, &acceptor, closing).await;
+            acceptor.connections.end_of_listener(id);
         });
         Ok(())
     }
@@ -111,16 +106,13 @@ where
     }
 }
 
-async fn accept<C, H>(
+async fn accept<H: Handler>(
     listener: TcpListener,
     id: usize,
     is_tls: Rc<Cell<bool>>,
-    acceptor: Acceptor<C>,
+    acceptor: &Rc<Acceptor<H>>,
     closing: impl Future<Output = ()>,
-) where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
+) {
     let mut closing = pin!(closing);
     loop {
         let accepted = tokio::select! {

@@ -13,7 +13,6 @@ mod order;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -22,13 +21,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::base::clock::{self, Time};
 use crate::base::in_force::{BackgroundTask, InForce};
+use crate::base::metrics::SharedCounter;
 use crate::config::{Acme, Config, Store};
 use crate::net::tls::Identity;
 
 pub use challenges::Challenges;
-pub use failure::Kind;
 
-use failure::OrderFailure;
+use failure::{Kind, OrderFailure};
 use folder::{Folder, covered};
 use shared_answers::SharedAnswers;
 
@@ -58,16 +57,9 @@ pub struct AcmeSource {
 struct Shared {
     challenges: Arc<Challenges>,
     /// The numbers of successful orders, and of failed ones by [`Kind`].
-    succeeded: AtomicU64,
-    failed: [AtomicU64; Kind::ALL.len()],
+    succeeded: SharedCounter,
+    failed: [SharedCounter; Kind::ALL.len()],
     changed: Notify,
-}
-
-enum Attempt {
-    Done,
-    Elsewhere,
-    /// Wait this long.
-    Later(Duration),
 }
 
 impl AcmeSource {
@@ -115,22 +107,20 @@ impl AcmeSource {
         self.shared.changed.notify_one();
     }
 
-    /// Gets a certificate: one that another gateway has put into the folder, or a new one.
-    async fn get(&self) -> Result<Attempt, OrderFailure> {
-        let in_folder = |error: io::Error| {
-            OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.folder.path().display()))
-        };
-        self.folder.create().map_err(in_folder)?;
-        let Some(_lock) = self.folder.lock().map_err(in_folder)? else { return Ok(Attempt::Elsewhere) };
-        self.look().map_err(in_folder)?;
+    /// Gets a certificate: one that another gateway has put into the folder, or a new one. Returns how long to wait before the
+    /// next attempt; `None` if none is needed.
+    async fn get(&self) -> Result<Option<Duration>, OrderFailure> {
+        let failed = |error: io::Error| self.folder.failed(&error);
+        let Some(_lock) = self.folder.state.lock().map_err(failed)? else { return Ok(Some(WAIT_FOR_OTHERS)) };
+        self.look().map_err(failed)?;
         if clock::now() < self.due() {
-            return Ok(Attempt::Done);
+            return Ok(None);
         }
-        let later = self.folder.paused_until(&self.acme).map_err(in_folder)?.micros_since(clock::now());
+        let later = self.folder.paused_until(&self.acme).map_err(failed)?.micros_since(clock::now());
         if later > 0 {
-            return Ok(Attempt::Later(Duration::from_micros(later).min(failure::LONGEST)));
+            return Ok(Some(Duration::from_micros(later).min(failure::LONGEST)));
         }
-        self.folder.try_write().map_err(in_folder)?;
+        self.folder.try_write().map_err(failed)?;
         tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
         let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
         let ordered = timeout(LIMIT, ordering).await;
@@ -138,25 +128,21 @@ impl AcmeSource {
         let ordered =
             ordered.unwrap_or_else(|_| Err(OrderFailure::new(Kind::Away, format!("not done within {limit}"))))?;
         if ordered.is_none() {
-            return Ok(Attempt::Elsewhere);
+            return Ok(Some(WAIT_FOR_OTHERS));
         }
-        self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
-        self.look().map_err(in_folder)?;
+        self.shared.succeeded.one();
+        self.look().map_err(failed)?;
         if clock::now() >= self.due() {
             let names = self.acme.names.join(" ");
             tracing::warn!(names, again_after = ?AGAIN, "a new certificate is in the last third of its life already");
-            return Ok(Attempt::Later(AGAIN));
+            return Ok(Some(AGAIN));
         }
-        Ok(Attempt::Done)
+        Ok(None)
     }
 
     /// Counts and logs a failure; returns how long to wait.
     fn fail(&self, failure: &OrderFailure, failures: u32) -> Duration {
-        let place = Kind::ALL.iter().position(|kind| *kind == failure.kind);
-        place
-            .and_then(|place| self.shared.failed.get(place))
-            .iter()
-            .for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+        self.shared.failed[failure.kind as usize].one();
         let pause = failure::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
         if failure.retry_after.is_some()
             && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
@@ -165,23 +151,11 @@ impl AcmeSource {
         }
         let (names, reason, again_in_seconds) = (self.acme.names.join(" "), failure.kind.name(), pause.as_secs());
         let valid_until = self.identity().and_then(|one| one.not_after.timestamp()).map(|time| time.to_string());
-        match valid_until {
-            Some(valid_until) => tracing::error!(
-                names,
-                reason,
-                error = %failure,
-                again_in_seconds,
-                valid_until,
-                "cannot get a new certificate: the previous one stays in use"
-            ),
-            None => tracing::error!(
-                names,
-                reason,
-                error = %failure,
-                again_in_seconds,
-                "cannot get a certificate: TLS handshakes for these names fail"
-            ),
-        }
+        let what = match valid_until {
+            Some(_) => "cannot get a new certificate: the previous one stays in use",
+            None => "cannot get a certificate: TLS handshakes for these names fail",
+        };
+        tracing::error!(names, reason, error = %failure, again_in_seconds, valid_until, "{what}");
         pause
     }
 }
@@ -189,10 +163,6 @@ impl AcmeSource {
 impl BackgroundTask for AcmeSource {
     const THREAD: &'static str = "acme";
     const REFUSED: &'static str = "cannot ask the authority for certificates";
-
-    fn has_task(&self) -> bool {
-        true
-    }
 
     /// The files are small and few, so this thread reads and writes them itself.
     async fn run(self: Arc<Self>) {
@@ -202,9 +172,8 @@ impl BackgroundTask for AcmeSource {
             let _ = self.look();
             if clock::now() >= self.due() && Instant::now() >= allowed {
                 match self.get().await {
-                    Ok(Attempt::Done) => failures = 0,
-                    Ok(Attempt::Later(wait)) => allowed = Instant::now() + wait,
-                    Ok(Attempt::Elsewhere) => allowed = Instant::now() + WAIT_FOR_OTHERS,
+                    Ok(None) => failures = 0,
+                    Ok(Some(wait)) => allowed = Instant::now() + wait,
                     Err(failure) => {
                         failures += 1;
                         allowed = Instant::now() + self.fail(&failure, failures);
@@ -245,7 +214,7 @@ impl AcmeSources {
             return Ok(Some(known));
         }
         let folder = Folder::of(state(self.state.as_deref())?, &acme.directory);
-        folder.create().map_err(|error| {
+        folder.state.create().map_err(|error| {
             let help = "name another folder with --state-dir";
             format!("cannot keep certificates in {}: {error}: {help}", folder.path().display())
         })?;
@@ -275,12 +244,11 @@ impl AcmeSources {
         self.shared.changed.notified().await;
     }
 
-    /// The number of successful orders, and of failed ones for each reason.
-    pub fn orders(&self) -> (u64, [(Kind, u64); Kind::ALL.len()]) {
+    /// The numbers of orders by their results: `ok`, or why they failed.
+    pub fn orders(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Shared { succeeded, failed, .. } = &*self.shared;
-        let mut counts = failed.iter().map(|count| count.load(Ordering::Relaxed));
-        let failed = Kind::ALL.map(|kind| (kind, counts.next().unwrap_or_default()));
-        (succeeded.load(Ordering::Relaxed), failed)
+        let failed = Kind::ALL.into_iter().map(|(kind, name)| (name, failed[kind as usize].get()));
+        [("ok", succeeded.get())].into_iter().chain(failed)
     }
 
     /// How long a certificate has been due; zero if none is due.

@@ -35,51 +35,40 @@ pub const FETCH_FOR_CLIENTS_EVERY: Duration = Duration::from_secs(30);
 
 /// The keys of one `[jwt.*]`.
 pub struct KeySource {
-    name: String,
+    pub name: String,
     keys: ArcSwap<KeySet>,
     /// `None` if the keys are from a file.
-    server: Option<Server>,
+    pub server: Option<KeyServer>,
 }
 
 /// Where keys are fetched from, and the results of fetches.
-struct Server {
+pub struct KeyServer {
     url: Url,
     tls: Option<ConnectorTls>,
     /// Notified if a token has an unknown key.
     wanted: Notify,
-    fetched: Counter,
-    failed: Counter,
+    pub fetched: Counter,
+    pub failed: Counter,
     /// Failures in a row.
     failures: AtomicU32,
     /// In seconds since 1970; 0 means never.
-    last_success: AtomicU64,
+    pub last_success: AtomicU64,
     /// Why the last fetch failed; `None` if it succeeded.
-    last_error: Mutex<Option<String>>,
-}
-
-/// The results of the fetches of one source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetches {
-    pub name: String,
-    /// The number of keys in use.
-    pub keys: usize,
-    pub fetched: u64,
-    pub failed: u64,
-    /// In seconds since 1970; 0 means never.
-    pub last_success: u64,
+    pub last_error: Mutex<Option<String>>,
 }
 
 impl KeySource {
     fn new(jwt: &Jwt) -> Self {
         let (keys, server) = match &jwt.jwks {
             Jwks::File { keys, .. } => (keys.clone(), None),
-            Jwks::Server { url, tls } => (Arc::new(KeySet::empty()), Some(Server::new(url.clone(), tls.clone()))),
+            Jwks::Server { url, tls } => (Arc::new(KeySet::empty()), Some(KeyServer::new(url.clone(), tls.clone()))),
         };
         Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The source for this configuration: one in force, or a new one.
+    pub fn of(in_force: &KeySources, jwt: &Jwt) -> Arc<Self> {
+        in_force.find(|source| source.is_for(jwt)).unwrap_or_else(|| Arc::new(Self::new(jwt)))
     }
 
     pub fn keys(&self) -> Guard<Arc<KeySet>> {
@@ -91,23 +80,6 @@ impl KeySource {
         if let Some(server) = &self.server {
             server.wanted.notify_one();
         }
-    }
-
-    /// `None` if the keys are from a file.
-    pub fn fetches(&self) -> Option<Fetches> {
-        let Server { fetched, failed, last_success, .. } = self.server.as_ref()?;
-        Some(Fetches {
-            name: self.name.clone(),
-            keys: self.keys().count(),
-            fetched: fetched.get(),
-            failed: failed.get(),
-            last_success: last_success.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Why the last fetch failed; `None` if it succeeded.
-    pub fn last_error(&self) -> Option<String> {
-        self.server.as_ref()?.last_error.lock().clone()
     }
 
     /// Whether the source fetches from the server of this configuration.
@@ -126,7 +98,7 @@ impl KeySource {
         let name = &self.name;
         let fetched =
             fetch::fetch(&server.url, server.tls.as_ref(), MAX_BYTES).await.map_err(|error| error.to_string());
-        let read = fetched.and_then(|json| KeySet::parse(&json, KeyOrigin::Server).map_err(|error| error.to_string()));
+        let read = fetched.and_then(|json| KeySet::parse(&json, KeyOrigin::Server));
         match read {
             Ok(keys) => {
                 server.fetched.one();
@@ -180,7 +152,7 @@ impl BackgroundTask for KeySource {
     }
 }
 
-impl Server {
+impl KeyServer {
     fn new(url: Url, tls: Option<ConnectorTls>) -> Self {
         Self {
             url,
@@ -205,25 +177,7 @@ impl Server {
 }
 
 /// The sources in force. They outlive a reload that does not change them.
-#[derive(Default)]
-pub struct KeySources(Arc<InForce<KeySource>>);
-
-impl KeySources {
-    /// The source for this configuration: one in force, or a new one.
-    pub fn get(&self, jwt: &Jwt) -> Arc<KeySource> {
-        let known = self.0.find(|source| source.is_for(jwt));
-        known.unwrap_or_else(|| Arc::new(KeySource::new(jwt)))
-    }
-
-    /// Puts these sources in force, instead of the previous ones.
-    pub fn apply(&self, sources: Vec<Arc<KeySource>>) {
-        self.0.replace(sources);
-    }
-
-    pub fn in_force(&self) -> Vec<Arc<KeySource>> {
-        self.0.all()
-    }
-}
+pub type KeySources = InForce<KeySource>;
 
 /// Fetches the keys of new sources, all at the same time, before they are in force. Blocks for at most [`fetch::LIMIT`].
 ///

@@ -10,7 +10,6 @@ mod queue;
 mod claims;
 mod receiver;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -20,9 +19,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::base::fingerprint::Fingerprint;
 use crate::base::in_force::InForce;
 use crate::base::key_mask::KeyMask;
+use crate::base::metrics::SharedCounter;
 use crate::config::{self, Config, NoticeReceiver};
 use crate::limit::{Limit, Reached};
-use crate::store::{Store, Watch, Watcher};
+use crate::store::{Store, Watch};
 
 use claims::Claims;
 use filter::Filter;
@@ -51,19 +51,15 @@ struct Shared {
 
 #[derive(Debug, Default)]
 pub struct NoticeCounts {
-    pub delivered: AtomicU64,
+    pub delivered: SharedCounter,
     /// Attempts, each of which is followed by another unless the notice is dropped.
-    pub failed: AtomicU64,
+    pub failed: SharedCounter,
     /// There was no room in the queue.
-    pub full: AtomicU64,
+    pub full: SharedCounter,
     /// The receiver has not taken it within an hour.
-    pub expired: AtomicU64,
+    pub expired: SharedCounter,
     /// The receiver was removed, or the gateway has ended.
-    pub ended: AtomicU64,
-}
-
-fn count(counter: &AtomicU64, more: usize) {
-    counter.fetch_add(more as u64, Ordering::Relaxed);
+    pub ended: SharedCounter,
 }
 
 /// The receivers of one configuration.
@@ -158,7 +154,7 @@ impl LimitNotices {
         let filter = self.shared.filter.get_or_init(Filter::default);
         for (receiver, terms) in &self.receivers.0 {
             for share in terms.at.iter().filter(|share| **share <= reached.share) {
-                if !filter.is_new(&(receiver.number(), limit.terms(), reached.rate, reached.until, *share, key)) {
+                if !filter.is_new(&(receiver.number, limit.terms(), reached.rate, reached.window, *share, key)) {
                     continue;
                 }
                 let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };
@@ -170,24 +166,7 @@ impl LimitNotices {
 
     /// Tells of a charge of this key when it is settled.
     pub fn watch(self: &Arc<Self>, key: Fingerprint, text: String) -> Watch {
-        Watch::new(Arc::new(KeyWatcher { notices: self.clone(), key, text }))
-    }
-}
-
-struct KeyWatcher {
-    notices: Arc<LimitNotices>,
-    key: Fingerprint,
-    text: String,
-}
-
-impl std::fmt::Debug for KeyWatcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("notices")
-    }
-}
-
-impl Watcher for KeyWatcher {
-    fn tell(&self, limit: &Limit, reached: &Reached) {
-        self.notices.tell(self.key, || self.text.clone(), limit, reached);
+        let notices = self.clone();
+        Watch::new(move |limit, reached| notices.tell(key, || text.clone(), limit, reached))
     }
 }

@@ -22,7 +22,7 @@ pub struct Exporters {
     in_force: Mutex<Option<Arc<Exporter>>>,
     /// Exporters that were in force and may still export.
     earlier: Mutex<Vec<ExportEnd>>,
-    counts: Arc<SpanCounts>,
+    pub counts: Arc<SpanCounts>,
 }
 
 impl Exporters {
@@ -43,13 +43,13 @@ impl Exporters {
         {
             let mut earlier = self.earlier.lock();
             earlier.retain(|end| !end.has_ended());
-            earlier.push(before.end().clone());
+            earlier.push(before.end.clone());
         }
     }
 
     /// Exports the waiting spans at the end of the process, for at most `limit`.
     pub async fn finish(&self, limit: Duration) {
-        let last = self.in_force.lock().as_ref().map(|exporter| exporter.end().clone());
+        let last = self.in_force.lock().as_ref().map(|exporter| exporter.end.clone());
         let all: Vec<_> = self.earlier.lock().drain(..).chain(last).collect();
         all.iter().for_each(ExportEnd::ask);
         let _ = timeout(limit, async {
@@ -58,9 +58,5 @@ impl Exporters {
             }
         })
         .await;
-    }
-
-    pub fn counts(&self) -> &SpanCounts {
-        &self.counts
     }
 }

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use crate::base::in_force::{BackgroundTask, InForce};
 use crate::config;
 
-pub use cache::CachedQuota;
+pub use cache::{CacheAnswer, CachedQuota};
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use quota::{GrantedQuota, Quota, QuotaRates};
-pub use source::{CacheAnswer, QuotaSource};
+pub use source::QuotaSource;
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::Postgres;
 
@@ -62,58 +62,31 @@ pub enum QuotaChange {
 #[derive(Clone)]
 pub struct LimitSource {
     pub source: Arc<QuotaSource>,
-    limit: config::Limit,
-}
-
-impl LimitSource {
-    pub fn limit_name(&self) -> &str {
-        &self.limit.name
-    }
-
-    /// The same source with the terms of this limit.
-    #[must_use]
-    pub fn with_terms(&self, limit: &config::Limit) -> Self {
-        Self { source: self.source.clone(), limit: limit.clone() }
-    }
-
-    pub fn is_of(&self, limit: &str) -> bool {
-        self.limit.name == limit
-    }
+    pub limit: config::Limit,
 }
 
 /// The sources in force. A reload that does not change the section of a source keeps the source and its cache.
-#[derive(Default)]
-pub struct QuotaSources(Arc<InForce<QuotaSource>>);
+pub type QuotaSources = InForce<QuotaSource>;
 
-impl QuotaSources {
+impl LimitSource {
     /// The source for this limit, if it has one: one in force, or a new one.
-    pub fn get(&self, limit: &config::Limit) -> Option<LimitSource> {
+    pub fn of(in_force: &QuotaSources, limit: &config::Limit) -> Option<Self> {
         let settings = limit.quotas.as_ref()?;
-        let known = self.0.find(|source| source.is_for(limit));
+        let known = in_force.find(|source| source.is_for(limit));
         let source = known.unwrap_or_else(|| Arc::new(QuotaSource::new(settings, Terms::new(limit.clone(), 1))));
-        Some(LimitSource { source, limit: limit.clone() })
+        Some(Self { source, limit: limit.clone() })
     }
 
     /// Puts these sources in force, instead of the previous ones.
-    pub fn apply(&self, sources: &[LimitSource]) {
-        for LimitSource { source, limit } in sources {
-            source.set_terms(limit);
-        }
-        self.0.replace(sources.iter().map(|one| one.source.clone()).collect());
-    }
-
-    pub fn in_force(&self) -> Vec<Arc<QuotaSource>> {
-        self.0.all()
+    pub fn apply(in_force: &Arc<QuotaSources>, sources: &[Self]) {
+        sources.iter().for_each(|Self { source, limit }| source.set_terms(limit));
+        in_force.replace(sources.iter().map(|one| one.source.clone()).collect());
     }
 }
 
 impl BackgroundTask for QuotaSource {
     const THREAD: &'static str = "quotas";
     const REFUSED: &'static str = "cannot ask for quotas: limits have their own rates";
-
-    fn has_task(&self) -> bool {
-        true
-    }
 
     fn run(self: Arc<Self>) -> impl Future<Output = ()> {
         lookups::run(self)

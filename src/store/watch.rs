@@ -9,14 +9,12 @@ use smallvec::SmallVec;
 use crate::base::clock::Time;
 use crate::limit::{Cell, Limit, Reached};
 
-/// Somebody who is told what a key has used. Must not block: a store tells it while others wait for the store.
-pub trait Watcher: fmt::Debug + Send + Sync {
-    fn tell(&self, limit: &Limit, reached: &Reached);
-}
+/// Is told what a key has used. Must not block: a store tells it while others wait for the store.
+type Watcher = dyn Fn(&Limit, &Reached) + Send + Sync;
 
 /// The watcher of one charge, or nobody.
-#[derive(Clone, Debug, Default)]
-pub struct Watch(Option<Arc<dyn Watcher>>);
+#[derive(Clone, Default)]
+pub struct Watch(Option<Arc<Watcher>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReachedRate {
@@ -32,8 +30,8 @@ pub struct ReachedRate {
 pub struct ReachedRates(Option<Box<SmallVec<[ReachedRate; 2]>>>);
 
 impl Watch {
-    pub fn new(watcher: Arc<dyn Watcher>) -> Self {
-        Self(Some(watcher))
+    pub fn new(tell: impl Fn(&Limit, &Reached) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(tell)))
     }
 
     pub fn is_nobody(&self) -> bool {
@@ -42,10 +40,16 @@ impl Watch {
 
     /// Tells what a reply says about the limit at this place.
     pub fn tell_of(&self, reached: &ReachedRates, place: usize) {
-        if let Some(watcher) = &self.0 {
+        if let Some(tell) = &self.0 {
             let own = reached.iter().filter(|rate| rate.place == place);
-            own.for_each(|rate| watcher.tell(&rate.limit, &rate.reached));
+            own.for_each(|rate| tell(&rate.limit, &rate.reached));
         }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_nobody() { "nobody" } else { "somebody" })
     }
 }
 

@@ -14,7 +14,7 @@ mod usage_asking;
 
 use std::ops::Range;
 
-use super::pointer::Follower;
+use super::pointer::{Follower, Pointer};
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use api::LastName;
 use found::Found;
@@ -157,7 +157,8 @@ impl<'a> Said<'a> {
             true => vec![PointedTo::Missing; pointers.keys().len()],
             false => self.found.keys(pointers),
         };
-        let repeated = pointers.known.iter().find(|known| !is_divided && self.found.is_repeated(pointers, known.place));
+        let is_repeated = |(_, place): &(&Pointer, usize)| !is_divided && self.found.is_repeated(pointers, *place);
+        let repeated = pointers.known().find(is_repeated);
         let (each, count) = self.found.elements(pointers);
         let elements = is_divided.then_some(Elements { each, count });
         let answers = match self.api {
@@ -173,7 +174,7 @@ impl<'a> Said<'a> {
             streams,
             is_background,
             usage_patches: self.members.map(|members| self.usage_asking.patches(members)),
-            repeated: repeated.map(|known| known.pointer.clone()),
+            repeated: repeated.map(|(pointer, _)| pointer.clone()),
         }
     }
 

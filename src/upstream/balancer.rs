@@ -20,35 +20,10 @@ const TRIES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Balancer {
-    strategy: Strategy,
-    most: MostInFlight,
+    balance: Balance,
+    overload: Overload,
     candidates: ArcSwap<Candidates>,
     turn: AtomicUsize,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MostInFlight {
-    Unlimited,
-    Fixed(usize),
-    /// By the latency of each endpoint.
-    Adaptive,
-}
-
-impl From<Overload> for MostInFlight {
-    fn from(Overload { max_in_flight, adaptive, .. }: Overload) -> Self {
-        match (adaptive, max_in_flight) {
-            (Some(_), _) => Self::Adaptive,
-            (None, Some(most)) => Self::Fixed(most),
-            (None, None) => Self::Unlimited,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Strategy {
-    RoundRobin,
-    LeastRequests,
-    Hash,
 }
 
 /// The weight is 1 to 100.
@@ -62,21 +37,20 @@ pub(super) struct Weighted {
 struct Candidates {
     all: Vec<Weighted>,
     availabilities: Vec<Availability>,
-    /// Indices of endpoints that get requests.
-    usable: Vec<usize>,
-    /// The same indices, each as often as its weight, spread evenly.
+    /// Those that get requests.
+    usable: Vec<Weighted>,
+    /// Their indices, each as often as its weight, spread evenly.
     schedule: Vec<usize>,
     rendezvous: Rendezvous,
 }
 
-#[derive(Debug)]
-pub(super) enum Choice {
-    /// The request already counts as begun at this endpoint.
-    Endpoint(Arc<Endpoint>),
-    /// All endpoints have as many requests in flight as they may.
+/// Why a request is sent to no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotFound {
+    /// Those that were not tried have as many requests in flight as they may.
     Full,
     /// There is no endpoint, or all were tried.
-    None,
+    NoneLeft,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,14 +62,9 @@ pub(super) struct Criteria<'a> {
 }
 
 impl Balancer {
-    pub(super) fn new(balance: &Balance, most: MostInFlight, endpoints: Vec<Weighted>) -> Self {
-        let strategy = match balance {
-            Balance::RoundRobin => Strategy::RoundRobin,
-            Balance::LeastRequests => Strategy::LeastRequests,
-            Balance::Hash(_) => Strategy::Hash,
-        };
+    pub(super) fn new(balance: Balance, overload: Overload, endpoints: Vec<Weighted>) -> Self {
         let candidates = ArcSwap::from_pointee(Candidates::new(endpoints));
-        Self { strategy, most, candidates, turn: AtomicUsize::new(0) }
+        Self { balance, overload, candidates, turn: AtomicUsize::new(0) }
     }
 
     pub(super) fn set(&self, endpoints: Vec<Weighted>) {
@@ -118,8 +87,10 @@ impl Balancer {
 
     pub(super) fn has_other(&self, than: &Endpoint) -> bool {
         let current = self.candidates.load();
-        let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
-        usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
+        current
+            .usable
+            .iter()
+            .any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
     }
 
     /// Whether the request can be sent now to an endpoint that was not tried, and the availability of that endpoint.
@@ -131,16 +102,15 @@ impl Balancer {
     /// counts as begun there.
     pub(super) fn sibling(&self, of: &Endpoint, tried: &[usize]) -> Option<Arc<Endpoint>> {
         let current = self.candidates.load();
-        let usable = current.usable.iter().filter_map(|index| current.all.get(*index));
-        let mut siblings = usable.map(|weighted| &weighted.endpoint).filter(|one| of.target.is_sibling(&one.target));
+        let usable = current.usable.iter().map(|weighted| &weighted.endpoint);
+        let mut siblings = usable.filter(|one| of.target.is_sibling(&one.target));
         siblings.find(|one| !tried.contains(&one.id) && self.begin(one)).cloned()
     }
 
     pub(super) fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
-        match self.most {
-            MostInFlight::Unlimited => None,
-            MostInFlight::Fixed(most) => Some(most),
-            MostInFlight::Adaptive => Some(endpoint.state.adaptive.get()),
+        match self.overload.adaptive {
+            Some(_) => Some(endpoint.state.adaptive.get()),
+            None => self.overload.max_in_flight,
         }
     }
 
@@ -149,22 +119,17 @@ impl Balancer {
         endpoint.state.load.begin(self.most_in_flight(endpoint))
     }
 
-    pub(super) fn choose(&self, criteria: Criteria<'_>) -> Choice {
+    /// The request already counts as begun at the endpoint.
+    pub(super) fn choose(&self, criteria: Criteria<'_>) -> Result<Arc<Endpoint>, NotFound> {
         let candidates = &*self.candidates.load();
-        let mut is_full = false;
         // Another worker may take the last place of an endpoint at the same time.
         for _ in 0..TRIES {
-            match self.find(candidates, criteria) {
-                Ok(found) if self.begin(&found.endpoint) => return Choice::Endpoint(found.endpoint.clone()),
-                Ok(_) => {}
-                Err(NotFound::Full) => {
-                    is_full = true;
-                    break;
-                }
-                Err(NotFound::NoneLeft) => return Choice::None,
+            let found = self.find(candidates, criteria)?;
+            if self.begin(&found.endpoint) {
+                return Ok(found.endpoint.clone());
             }
         }
-        if is_full || !candidates.usable.is_empty() { Choice::Full } else { Choice::None }
+        Err(NotFound::Full)
     }
 
     fn find<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Result<&'c Weighted, NotFound> {
@@ -173,37 +138,26 @@ impl Balancer {
         {
             return if self.has_room(only) { Ok(only) } else { Err(NotFound::Full) };
         }
-        let chosen = match (self.strategy, criteria.key) {
+        let chosen = match (&self.balance, criteria.key) {
             // A further attempt takes no turn. Otherwise one of two servers that fails would always be the next in turn.
-            (Strategy::RoundRobin, _) if criteria.tried.is_empty() => self.next_in_turn(candidates, criteria),
-            (Strategy::Hash, Some(key)) => {
-                candidates.rendezvous.find(key, &candidates.all, |weighted| self.is_open(weighted, criteria))
+            (Balance::RoundRobin, _) if criteria.tried.is_empty() => self.next_in_turn(candidates, criteria),
+            (Balance::Hash(_), Some(key)) => {
+                candidates.rendezvous.find(key, |weighted| self.is_open(weighted, criteria))
             }
-            (Strategy::RoundRobin | Strategy::LeastRequests, _) | (Strategy::Hash, None) => {
-                self.less_busy(candidates, criteria)
-            }
+            _ => self.less_busy(candidates, criteria),
         };
-        if let Some(chosen) = chosen {
-            return Ok(chosen);
-        }
-        let usable = || candidates.usable.iter().filter_map(|index| candidates.all.get(*index));
-        let is_tried = |weighted: &&Weighted| criteria.tried.contains(&weighted.endpoint.id);
-        if let Some(open) = usable().find(|weighted| self.is_open(weighted, criteria)) {
+        let usable = &candidates.usable;
+        if let Some(open) = chosen.or_else(|| usable.iter().find(|weighted| self.is_open(weighted, criteria))) {
             return Ok(open);
         }
-        if !usable().all(|weighted| is_tried(&weighted)) {
+        let is_tried = |weighted: &Weighted| criteria.tried.contains(&weighted.endpoint.id);
+        if !usable.iter().all(is_tried) {
             return Err(NotFound::Full);
         }
         // Endpoints that get no requests are better than a failure.
-        let others = candidates.all.iter().filter(|weighted| !is_tried(weighted));
-        let mut is_full = false;
-        for other in others {
-            if self.has_room(other) {
-                return Ok(other);
-            }
-            is_full = true;
-        }
-        Err(if is_full { NotFound::Full } else { NotFound::NoneLeft })
+        let mut others = candidates.all.iter().filter(|weighted| !is_tried(weighted)).peekable();
+        let why_none = if others.peek().is_some() { NotFound::Full } else { NotFound::NoneLeft };
+        others.find(|weighted| self.has_room(weighted)).ok_or(why_none)
     }
 
     fn has_room(&self, weighted: &Weighted) -> bool {
@@ -218,7 +172,7 @@ impl Balancer {
         let turns = &candidates.schedule;
         (0..turns.len()).find_map(|_| {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.len();
-            let weighted = candidates.all.get(*turns.get(turn)?)?;
+            let weighted = candidates.usable.get(*turns.get(turn)?)?;
             self.is_open(weighted, criteria).then_some(weighted)
         })
     }
@@ -228,7 +182,7 @@ impl Balancer {
     fn less_busy<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Option<&'c Weighted> {
         let turns = candidates.schedule.len();
         let at = |turn| {
-            let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
+            let weighted = candidates.usable.get(*candidates.schedule.get(turn)?)?;
             self.is_open(weighted, criteria).then_some((turn, weighted))
         };
         let (taken, first) = (0..TRIES).find_map(|_| at(fastrand::usize(..turns.max(1))))?;
@@ -244,13 +198,6 @@ impl Balancer {
         };
         Some(if load(second, first) < load(first, second) { second } else { first })
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NotFound {
-    /// Those that were not tried have as many requests in flight as they may.
-    Full,
-    NoneLeft,
 }
 
 fn availability(weighted: &Weighted) -> Availability {
@@ -270,13 +217,12 @@ impl Candidates {
     fn new(all: Vec<Weighted>) -> Self {
         let availabilities: Vec<_> = all.iter().map(availability).collect();
         // If no endpoint is healthy, the checks may be wrong rather than all endpoints.
-        let best = availabilities.iter().map(|availability| rank(*availability)).min();
-        let is_usable = |index: &usize| availabilities.get(*index).map(|availability| rank(*availability)) == best;
-        let usable: Vec<_> = (0..all.len()).filter(is_usable).collect();
-        let weight = |index: &usize| all.get(*index).map_or(1, |weighted| weighted.weight);
-        let turns = schedule(&usable.iter().map(weight).collect::<Vec<_>>());
-        let schedule = turns.into_iter().filter_map(|turn| usable.get(turn).copied()).collect();
-        let rendezvous = Rendezvous::new(&all, &usable);
+        let best = availabilities.iter().copied().map(rank).min();
+        let is_best = |(_, availability): &(_, &Availability)| Some(rank(**availability)) == best;
+        let usable: Vec<_> =
+            all.iter().zip(&availabilities).filter(is_best).map(|(weighted, _)| weighted.clone()).collect();
+        let schedule = schedule(&usable.iter().map(|weighted| weighted.weight).collect::<Vec<_>>());
+        let rendezvous = Rendezvous::new(&usable);
         Self { all, availabilities, usable, schedule, rendezvous }
     }
 }

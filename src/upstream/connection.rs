@@ -99,11 +99,6 @@ impl UpstreamConnection {
         }))
     }
 
-    pub(super) fn announced_to_be(mut self: Box<Self>, client: Option<SocketAddr>) -> Box<Self> {
-        self.announced = client;
-        self
-    }
-
     /// Prepares for a request of a client that speaks this version.
     pub(super) fn serves(&mut self, version: Version) {
         self.sending = self.spare.take_sending();

@@ -14,9 +14,8 @@ use foldhash::fast::RandomState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::UpstreamError;
-use crate::base::fingerprint::Fingerprint;
-use crate::net::network_of;
-use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
+use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
+use crate::net::network_key;
 
 /// The interval between two checks, and the shortest one if the limits of connections are short.
 pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,11 +56,7 @@ impl Places {
     /// # Errors
     /// [`UpstreamError::Exhausted`] if the client has as many as it may.
     pub(super) fn share(&self, client: IpAddr) -> Result<ConcurrencyPermit, UpstreamError> {
-        let bits = match network_of(client) {
-            IpAddr::V4(client) => client.to_ipv6_mapped().octets(),
-            IpAddr::V6(client) => client.octets(),
-        };
-        let acquired = self.in_flight.acquire(Fingerprint::from_bytes(bits), self.share);
+        let acquired = self.in_flight.acquire(network_key(client), self.share);
         acquired.map(|(permit, _)| permit).ok_or_else(|| exhausted("the client has its maximum of requests at servers"))
     }
 }

@@ -31,6 +31,7 @@ use super::resend::{Ending, Resend, Situation};
 use super::stream::Offered;
 use super::{Upstream, http1, request_headers};
 use crate::base::clock;
+use crate::config;
 use crate::server::ClientBody;
 
 /// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
@@ -74,8 +75,7 @@ impl Delivery<'_> {
         }
         let connection = match self.take(endpoint, attempts.is_repeated) {
             Some(connection) => Ok(connection),
-            None if self.needs_race(endpoint) => cold(self.race(in_flight, attempts)).await,
-            None => cold(self.open(endpoint)).await,
+            None => cold(self.connect(in_flight, attempts)).await,
         };
         let endpoint = in_flight.endpoint();
         if let Some(spans) = self.request.spans() {
@@ -95,7 +95,7 @@ impl Delivery<'_> {
 
     /// The client that is announced to servers. The connection can be used for no other.
     fn announced(self) -> Option<SocketAddr> {
-        self.upstream.proxy_protocol.and(self.request.address())
+        self.upstream.config.proxy_protocol.and(self.request.address())
     }
 
     /// An existing connection that can carry the request. After one of HTTP/1.1 has ended, others may end soon.
@@ -117,17 +117,18 @@ impl Delivery<'_> {
     pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
         let Self { upstream, connections: Connections { pools, .. }, request } = self;
         if self.is_offered_http2(endpoint) {
-            let Upstream { connector, timeout, keep, .. } = upstream;
-            let found = pools.http2.stream(endpoint, connector, *timeout, request, *keep, pools.now());
+            let Upstream { config, connector, keep, .. } = upstream;
+            let found = pools.http2.stream(endpoint, connector, config.timeout, request, *keep, pools.now());
             if let Some(stream) = found.await? {
                 return Ok(Connection::Http2(Box::new(stream)));
             }
         }
-        let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
+        let announced = upstream.config.proxy_protocol.map(|version| Announced { version, client: request.address() });
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
         let begin = async |stream| UpstreamConnection::new(stream, &pools.spare_buffers, pools.now()).map_err(failed);
-        let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
-        Ok(Connection::Http1(connection.announced_to_be(self.announced())))
+        let mut connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
+        connection.announced = self.announced();
+        Ok(Connection::Http1(connection))
     }
 
     /// Sends the request over this connection, and waits for the head of the response. `in_flight` is `None` for a check.
@@ -148,8 +149,8 @@ impl Delivery<'_> {
             named,
             bound,
             authority: (!request.head.preserve_host).then_some(&endpoint.target.authority),
-            timeout: request.timeout.unwrap_or(upstream.timeout),
-            read_timeout: upstream.read_timeout,
+            timeout: request.timeout.unwrap_or(upstream.config.timeout),
+            read_timeout: upstream.config.read_timeout,
         };
         match connection {
             Connection::Http1(connection) => {
@@ -177,14 +178,14 @@ pub(super) struct Attempts<'a> {
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(upstream: &'a Upstream, request: &'a UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
-        let retry = &upstream.retry;
+        let retry = &upstream.config.retry;
         let keep = (retry.retries > 0 && request.head.method.is_idempotent()).then_some(retry.max_body);
         let body = BodySource::new(body, keep);
         Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
 
     pub(super) fn answered(&self, status: StatusCode) -> Ending {
-        let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
+        let is_listed = self.upstream.config.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
         if is_listed { Ending::Listed } else { Ending::Final }
     }
 
@@ -192,7 +193,7 @@ impl<'a> Attempts<'a> {
         if ending == Ending::Final {
             return None;
         }
-        let Upstream { retry, balancer, state, .. } = self.upstream;
+        let Upstream { config: config::Upstream { retry, .. }, balancer, state, .. } = self.upstream;
         let progress = self.request.progress;
         if ending.is_unprocessed() {
             progress.is_begun.set(self.was_begun);
@@ -228,10 +229,14 @@ impl Delivery<'_> {
     ///
     /// # Errors
     /// When neither accepts a connection.
-    async fn race(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
+    async fn connect(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
         let Self { upstream, request, .. } = self;
         let endpoint = in_flight.endpoint().clone();
         let mut first = pin!(self.open(&endpoint));
+        // The request may wait for a stream of a connection that exists.
+        if self.is_offered_http2(&endpoint) && self.connections.pools.http2.is_connected(endpoint.id) {
+            return first.await;
+        }
         if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             return opened;
         }
@@ -263,12 +268,6 @@ impl Delivery<'_> {
             *in_flight = sibling;
         }
         opened
-    }
-
-    /// Whether the endpoint has a sibling of the other family, and no connection of its own.
-    fn needs_race(self, endpoint: &Endpoint) -> bool {
-        endpoint.state.has_sibling()
-            && !(self.is_offered_http2(endpoint) && self.connections.pools.http2.is_connected(endpoint.id))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of an endpoint for all workers: what is in flight, what has failed, and whether it gets requests. A request
 //! touches only atomics. What changes rarely is behind a lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,8 +18,6 @@ pub(super) struct EndpointState {
     failures_in_row: AtomicU32,
     /// The number of an [`Availability`].
     availability: AtomicU8,
-    /// Whether the same server has an address of the other family.
-    has_sibling: AtomicBool,
     failures: AtomicU64,
     ejections: AtomicU64,
     failed_checks: AtomicU64,
@@ -48,7 +46,6 @@ impl EndpointState {
             load: Load::new(workers),
             failures_in_row: AtomicU32::new(0),
             availability: AtomicU8::new(health.availability() as u8),
-            has_sibling: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             failed_checks: AtomicU64::new(0),
@@ -115,14 +112,6 @@ impl EndpointState {
     pub(super) fn availability(&self) -> Availability {
         let number = usize::from(self.availability.load(Ordering::Relaxed));
         Availability::ALL.get(number).copied().unwrap_or(Availability::Available)
-    }
-
-    pub(super) fn set_has_sibling(&self, has_sibling: bool) {
-        self.has_sibling.store(has_sibling, Ordering::Relaxed);
-    }
-
-    pub(super) fn has_sibling(&self) -> bool {
-        self.has_sibling.load(Ordering::Relaxed)
     }
 
     pub(super) fn status(&self) -> EndpointStatus {

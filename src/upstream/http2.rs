@@ -95,11 +95,12 @@ pub(super) async fn send<B: From<ResponseBody>>(
             Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
         })))
     });
-    let head = head
-        .await
-        .and_then(|response| Ok(response::check(response, request.head.method).map_err(UpstreamError::from)?));
-    match head {
-        Ok(head) => {
+    let checked = head.await.and_then(|mut response| {
+        let rest = response::check(&mut response, request.head.method).map_err(UpstreamError::from)?;
+        Ok((response.into_parts(), rest))
+    });
+    match checked {
+        Ok(((head, received), rest)) => {
             if has_challenge(head.status, &head.headers) {
                 stream.connection().binds();
             }
@@ -107,11 +108,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
             let request_body = request_body.filter(|request_body| !request_body.is_over());
             let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
             let trailers = ResponseTrailers::new(request, Box::default());
-            let body = |received| {
-                B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length, trailers))
-            };
+            let body = ResponseBody::new(stream, received, rest, request_body, ends_at_length, trailers);
             *headers = head.headers;
-            Ok((head.status, body(head.received)))
+            Ok((head.status, B::from(body)))
         }
         Err(failed) => {
             *body = request_body.and_then(RequestBody::unused);

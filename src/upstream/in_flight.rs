@@ -13,7 +13,7 @@ use super::error::{Failed, UpstreamError};
 use super::request::UpstreamRequest;
 use super::resend::Ending;
 use crate::base::clock::{self, Monotonic};
-use crate::request::decide::ConcurrencyPermit;
+use crate::base::concurrency::ConcurrencyPermit;
 
 /// The request is in flight until this is dropped.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Drop for InFlight {
 /// What an attempt says about its endpoint, which is ejected after failures in a row.
 impl Upstream {
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode) {
-        let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
+        let mut failures = self.config.ejection.iter().flat_map(|rules| &rules.statuses);
         let is_failure = failures.any(|statuses| statuses.contains(&status.as_u16()));
         // An error can be much faster than the work would have been.
         in_flight.answered(!is_failure && !status.is_server_error());
@@ -136,14 +136,14 @@ impl Upstream {
     #[cold]
     fn failed_with(&self, endpoint: &Endpoint, why: &dyn Display) {
         let failures = endpoint.state.failed();
-        let Some(rules) = &self.ejection else { return };
+        let Some(rules) = &self.config.ejection else { return };
         if failures < rules.failures || !self.balancer.has_other(endpoint) {
             return;
         }
         if let Some(time) = endpoint.state.eject(rules, clock::monotonic()) {
             self.balancer.refresh();
             tracing::warn!(
-                upstream = self.name,
+                upstream = self.name(),
                 server = %endpoint,
                 failures,
                 r#for = ?time,

@@ -59,10 +59,6 @@ impl Servers {
                 }
             }
         }
-        for Weighted { endpoint, .. } in &all {
-            let has_sibling = all.iter().any(|other| endpoint.target.is_sibling(&other.endpoint.target));
-            endpoint.state.set_has_sibling(has_sibling);
-        }
         all
     }
 

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use rustls::ClientConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
@@ -26,13 +27,9 @@ pub(super) struct UpstreamStream {
     place: Place,
 }
 
-#[derive(Debug)]
-enum Transport {
-    Plain(Socket),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 pub(super) type Socket = Either<TcpStream, UnixStream>;
+/// Without TLS, or with it.
+type Transport = Either<Socket, Box<TlsStream<TcpStream>>>;
 
 /// What a server is offered in ALPN (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +70,7 @@ impl UpstreamStream {
         // The configuration has no Unix socket with TLS.
         let (settings, server_name, socket) = match (tls, socket) {
             (Some(TargetTls { settings, server_name }), Either::Left(socket)) => (settings, server_name, socket),
-            (_, socket) => return Ok(Self { transport: Transport::Plain(socket), place }),
+            (_, socket) => return Ok(Self { transport: Either::Left(socket), place }),
         };
         let protocols: &[&[u8]] = match offered {
             Offered::Http1 => &[ALPN_HTTP1],
@@ -84,7 +81,7 @@ impl UpstreamStream {
         // The state of a handshake is large. Boxed, it is freed right after the handshake.
         let handshake = Box::pin(connector.with_alpn(protocols).connect(server_name.clone(), socket));
         let tls = handshake.await.map_err(UpstreamError::Tls)?;
-        Ok(Self { transport: Transport::Tls(Box::new(tls)), place })
+        Ok(Self { transport: Either::Right(Box::new(tls)), place })
     }
 
     pub(super) fn is_place_wanted(&self) -> bool {
@@ -99,29 +96,34 @@ impl UpstreamStream {
     /// When the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<DestinationAddress> {
         match &self.transport {
-            Transport::Plain(Either::Left(socket)) => socket.peer_addr().map(DestinationAddress::Socket),
-            Transport::Plain(Either::Right(socket)) => {
+            Either::Left(Either::Left(socket)) => socket.peer_addr().map(DestinationAddress::Socket),
+            Either::Left(Either::Right(socket)) => {
                 let address = socket.peer_addr()?;
                 Ok(DestinationAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
             }
-            Transport::Tls(tls) => tls.get_ref().0.peer_addr().map(DestinationAddress::Socket),
+            Either::Right(tls) => tls.get_ref().0.peer_addr().map(DestinationAddress::Socket),
+        }
+    }
+
+    /// `None` without TLS.
+    fn session(&self) -> Option<&ClientConnection> {
+        match &self.transport {
+            Either::Left(_) => None,
+            Either::Right(tls) => Some(tls.get_ref().1),
         }
     }
 
     pub(super) fn is_tls(&self) -> bool {
-        matches!(&self.transport, Transport::Tls(_))
+        self.session().is_some()
     }
 
     pub(super) fn has_chosen_http2(&self) -> bool {
-        matches!(&self.transport, Transport::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2))
+        self.session().is_some_and(|session| session.alpn_protocol() == Some(ALPN_HTTP2))
     }
 
     /// Whether bytes that were written still wait in this process, encrypted.
     pub(super) fn is_unsent(&self) -> bool {
-        match &self.transport {
-            Transport::Plain(_) => false,
-            Transport::Tls(tls) => tls.get_ref().1.wants_write(),
-        }
+        self.session().is_some_and(|session| session.wants_write())
     }
 
     /// Whether the stream is still open and there is nothing to read. Uses what the runtime knows, and makes no system call if
@@ -131,9 +133,9 @@ impl UpstreamStream {
         let is_blocked = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         let tls = match &mut self.transport {
             // Any other result means that the stream is closed, or that there is something to read.
-            Transport::Plain(Either::Left(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
-            Transport::Plain(Either::Right(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
-            Transport::Tls(tls) => tls,
+            Either::Left(Either::Left(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Either::Left(Either::Right(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Either::Right(tls) => tls,
         };
         let (socket, session) = tls.get_mut();
         // Messages of TLS itself, such as tickets, may come at any time.
@@ -163,7 +165,7 @@ impl io::Read for Readable<'_> {
 impl Drop for UpstreamStream {
     /// Tells the server that nothing more will come (RFC 8446, section 6.1), if the system accepts that at once.
     fn drop(&mut self) {
-        if let Transport::Tls(tls) = &mut self.transport {
+        if let Either::Right(tls) = &mut self.transport {
             let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
@@ -171,19 +173,13 @@ impl Drop for UpstreamStream {
 
 impl AsyncRead for UpstreamStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().transport {
-            Transport::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
-        }
+        Pin::new(&mut self.get_mut().transport).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for UpstreamStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().transport {
-            Transport::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
-        }
+        Pin::new(&mut self.get_mut().transport).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -191,27 +187,18 @@ impl AsyncWrite for UpstreamStream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().transport {
-            Transport::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
-            Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bytes),
-        }
+        Pin::new(&mut self.get_mut().transport).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().transport {
-            Transport::Plain(_) => Poll::Ready(Ok(())),
-            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        }
+        Pin::new(&mut self.get_mut().transport).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().transport {
-            Transport::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.get_mut().transport).poll_shutdown(cx)
     }
 }

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, header};
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use super::Upstream;
@@ -37,6 +36,7 @@ pub struct UpstreamWatch {
     checks: HashMap<usize, Option<Instant>>,
     /// When each name is looked up next; `None` while a lookup is in progress.
     lookups: HashMap<String, Option<Instant>>,
+    in_progress: JoinSet<Ended>,
 }
 
 #[derive(Debug)]
@@ -49,29 +49,28 @@ enum Ended {
 impl UpstreamWatch {
     /// `names` and `endpoints` are those of all upstreams.
     pub fn new(names: Arc<Names>, endpoints: Arc<Endpoints>) -> Self {
-        Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new() }
+        Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new(), in_progress: JoinSet::new() }
     }
 
     /// Watches the upstreams in force. Never returns.
     pub async fn run(mut self, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
-        let (tell, mut ended) = mpsc::unbounded_channel();
         let mut ticks = interval(TICK);
         loop {
             let upstreams = in_force();
             tokio::select! {
-                _ = ticks.tick() => self.tick(&upstreams, &tell),
-                Some(ended) = ended.recv() => self.take(ended, &upstreams),
+                _ = ticks.tick() => self.tick(&upstreams),
+                Some(Ok(ended)) = self.in_progress.join_next() => self.take(ended, &upstreams),
             }
         }
     }
 
-    fn tick(&mut self, upstreams: &[Arc<Upstream>], tell: &mpsc::UnboundedSender<Ended>) {
+    fn tick(&mut self, upstreams: &[Arc<Upstream>]) {
         for upstream in upstreams {
             upstream.advance();
-            self.check(upstream, tell);
-            self.look_up(upstream, tell);
+            self.check(upstream);
+            self.look_up(upstream);
         }
-        let ids = ids(upstreams);
+        let ids: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
         self.checks.retain(|id, _| ids.contains(id));
         let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
         self.lookups.retain(|name, _| wanted.contains(name.as_str()));
@@ -79,38 +78,31 @@ impl UpstreamWatch {
         self.endpoints.drop_unused();
     }
 
-    fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
-        let Some(rules) = &upstream.health else { return };
+    fn check(&mut self, upstream: &Arc<Upstream>) {
+        let Some(rules) = &upstream.config.health else { return };
         for weighted in upstream.balancer.endpoints() {
-            let due = self.checks.entry(weighted.endpoint.id).or_insert_with(|| Some(Instant::now()));
-            let now = Instant::now();
-            if due.is_none_or(|due| now < due) {
+            let id = weighted.endpoint.id;
+            if !begins(self.checks.entry(id).or_insert_with(|| Some(Instant::now()))) {
                 continue;
             }
-            *due = None;
-            let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
-            spawn_local(async move {
+            let (upstream, rules) = (upstream.clone(), rules.clone());
+            self.in_progress.spawn_local(async move {
                 let checked = check(&upstream, &weighted.endpoint, &rules).await;
                 checked.iter().for_each(|checked| upstream.checked(&weighted.endpoint, checked));
-                // The receiver lives as long as the thread.
-                let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
+                Ended::Check(id, rules.interval)
             });
         }
     }
 
-    fn look_up(&mut self, upstream: &Upstream, tell: &mpsc::UnboundedSender<Ended>) {
+    fn look_up(&mut self, upstream: &Upstream) {
         for name in upstream.servers.names() {
-            let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
-            if due.is_none_or(|due| Instant::now() < due) {
-                continue;
+            if begins(self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()))) {
+                let (name, names) = (name.to_owned(), self.names.clone());
+                self.in_progress.spawn_local(async move {
+                    names.look_up(&name).await;
+                    Ended::Lookup(name)
+                });
             }
-            *due = None;
-            let (name, names, tell) = (name.to_owned(), self.names.clone(), tell.clone());
-            spawn_local(async move {
-                names.look_up(&name).await;
-                // The receiver lives as long as the thread.
-                let _ = tell.send(Ended::Lookup(name));
-            });
         }
     }
 
@@ -125,7 +117,7 @@ impl UpstreamWatch {
                 let of = upstreams.iter().filter(|upstream| upstream.servers.names().any(|other| other == name));
                 let used = |upstream: &Arc<Upstream>| {
                     upstream.resolved();
-                    upstream.resolve_every
+                    upstream.config.resolve_every
                 };
                 if let Some(every) = of.map(used).min() {
                     self.lookups.insert(name, Some(now + every));
@@ -135,8 +127,9 @@ impl UpstreamWatch {
     }
 }
 
-fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
-    upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect()
+/// Whether something begins that is `due`; it has no such time while it is in progress.
+fn begins(due: &mut Option<Instant>) -> bool {
+    due.take_if(|due| *due <= Instant::now()).is_some()
 }
 
 impl Upstream {
@@ -144,12 +137,12 @@ impl Upstream {
         let now = clock::monotonic();
         self.state.observe(now);
         for weighted in self.balancer.endpoints() {
-            if let Some(bounds) = self.overload.adaptive {
+            if let Some(bounds) = self.config.overload.adaptive {
                 let state = &weighted.endpoint.state;
                 state.adaptive.advance(&state.load, bounds, now);
             }
             self.change(&weighted.endpoint, "its ejection has ended", |endpoint| {
-                endpoint.state.advance(self.health.is_some(), now);
+                endpoint.state.advance(self.config.health.is_some(), now);
             });
         }
         // Another snapshot with the same endpoints may have changed them.
@@ -159,9 +152,9 @@ impl Upstream {
     }
 
     fn checked(&self, endpoint: &Arc<Endpoint>, result: &Result<(), String>) {
-        let Some(rules) = &self.health else { return };
+        let Some(rules) = &self.config.health else { return };
         if let Err(why) = result {
-            tracing::debug!(upstream = self.name, server = %endpoint, why, "a check has failed");
+            tracing::debug!(upstream = self.name(), server = %endpoint, why, "a check has failed");
         }
         let why = result.as_ref().err().map_or("its check succeeds", String::as_str);
         self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::monotonic()));
@@ -179,9 +172,9 @@ impl Upstream {
         // Whoever reads the line can rely on it.
         self.balancer.refresh();
         if after == Availability::Available {
-            tracing::info!(upstream = self.name, server = %endpoint, was = before.name(), why, "a server gets requests");
+            tracing::info!(upstream = self.name(), server = %endpoint, was = before.name(), why, "a server gets requests");
         } else {
-            tracing::warn!(upstream = self.name, server = %endpoint, is = after.name(), why, "a server gets no requests");
+            tracing::warn!(upstream = self.name(), server = %endpoint, is = after.name(), why, "a server gets no requests");
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Framing, Gateway, Pattern, Upstream, Wire, reply, until};
+use crate::harness::{Framing, Gate, Gateway, Pattern, Upstream, Wire, reply, until};
 
 const MIB: usize = 1 << 20;
 /// How much more memory the gateway may use for a body of any size.
@@ -246,5 +246,35 @@ mod alone {
         }
         assert!(sent < ROOM, "{} MiB were taken", sent >> 20);
         assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
+    }
+
+    #[test]
+    fn uploads_that_an_upstream_does_not_read_take_little_memory() {
+        const UPLOADS: u64 = 60;
+        let end = Gate::default();
+        let held = end.clone();
+        let up = Upstream::raw(move |mut wire, _| {
+            let _ = wire.head();
+            held.pass();
+        });
+        let gateway = Gateway::start(&up.everything());
+        let before = gateway.memory("VmRSS");
+        let uploads: Vec<_> = (0..UPLOADS)
+            .map(|_| {
+                let mut client = gateway.client();
+                thread::spawn(move || {
+                    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4294967296\r\n\r\n");
+                    client.wire.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+                    let piece = vec![b'x'; MIB];
+                    while client.wire.write(&piece).is_ok() {}
+                    client
+                })
+            })
+            .collect();
+        let uploads: Vec<_> = uploads.into_iter().map(|upload| upload.join().unwrap()).collect();
+        let grown = gateway.memory("VmHWM").saturating_sub(before) / UPLOADS;
+        assert!(grown < 512 << 10, "{} KiB for each", grown >> 10);
+        drop(uploads);
+        end.open();
     }
 }

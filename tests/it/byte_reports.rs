@@ -75,8 +75,10 @@ fn simulate_reads_the_log_that_the_gateway_writes() {
     let upstream = files();
     let text = limit("10KB", "bytes = \"response\"");
     let gateway = Gateway::start(&format!("{text}{}limits = [\"l\"]\n", upstream.everything()));
+    // The lines of one connection are written in order.
+    let mut client = gateway.client();
     for path in ["/4000", "/4000", "/4000", "/2000"] {
-        gateway.client().get(path);
+        client.get(path);
     }
     gateway.wait_log("the last", |line| line["path"] == "/2000");
     let lines: Vec<_> = gateway.log().into_iter().filter(|line| line.contains("\"request\"")).collect();

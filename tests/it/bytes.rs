@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{Client, Gate, Gateway, Received, Response, Upstream, Wire, every_store, reply, until};
+use crate::harness::{Client, Gate, Gateway, Received, Response, Software, Upstream, Wire, every_store, reply, until};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -207,6 +207,39 @@ fn a_body_without_a_length_is_finished_and_charged_past_the_quota() {
         assert_eq!((passed, is_whole), (30_000, true), "{store}");
         assert_eq!(gateway.used("l", "%2F*"), 30_000, "{store}");
     });
+}
+
+/// With `strict` too, what passes beyond the quota is charged while it passes, and refuses others meanwhile.
+#[test]
+fn strictly_a_body_beyond_the_quota_is_charged_while_it_passes() {
+    for software in Software::ALL {
+        let server = software.start();
+        let store = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = true");
+        let gate = Gate::default();
+        let opened = gate.clone();
+        let upstream = Upstream::raw(move |mut wire: Wire, _| {
+            while let Ok(Some((line, _))) = wire.head() {
+                if line.contains("/0 ") {
+                    wire.write(&reply(200, "")).unwrap();
+                    continue;
+                }
+                let whole = chunked(&[1000; 30], "");
+                let (first, rest) = whole.split_at(whole.len() - 100);
+                wire.write(first).unwrap();
+                opened.pass();
+                wire.write(rest).unwrap();
+            }
+        });
+        let gateway = start(&store, "10000B", "bytes = \"response\", reserve = \"4KiB\"", &upstream);
+        let mut client = gateway.client();
+        client.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
+        let (_, framing) = client.try_head().unwrap();
+        until("what has passed is charged", PATIENCE, || gateway.used("l", "%2F*") >= 29_000);
+        assert_eq!(gateway.client().get("/0").status, 429, "{software:?}");
+        gate.open();
+        client.wire.body(framing, &mut |_| ()).unwrap();
+        until("all of it is charged", PATIENCE, || gateway.used("l", "%2F*") == 30_000);
+    }
 }
 
 #[test]

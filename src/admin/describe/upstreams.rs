@@ -8,6 +8,7 @@ use crate::config::{
 };
 
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
+    let Upstream { connect_timeout, timeout, max_idle, max_age, resolve_every, .. } = upstream;
     writeln!(f, "  {}", upstream.name)?;
     for server in &upstream.servers {
         writeln!(f, "    {}, weight {}", server.address, server.weight)?;
@@ -20,23 +21,14 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
         Balance::Hash(by) => writeln!(f, "    requests with the same {by} go to the same server")?,
     }
     upstream.tls.iter().try_for_each(|tls| self::tls(f, tls))?;
-    match upstream.proxy_protocol {
-        Some(ProxyProtocol::V1) => {
-            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 1")?;
-        }
-        Some(ProxyProtocol::V2) => {
-            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 2")?;
-        }
-        None => {}
+    if let Some(version) = upstream.proxy_protocol {
+        let version = if version == ProxyProtocol::V1 { 1 } else { 2 };
+        writeln!(f, "    tells servers who the client is with the PROXY protocol, version {version}")?;
     }
     if upstream.http2 {
         writeln!(f, "    HTTP/2: with TLS for servers that agree, without TLS for all")?;
     }
-    writeln!(
-        f,
-        "    timeouts: {:?} to connect, {:?} until the head of the response",
-        upstream.connect_timeout, upstream.timeout
-    )?;
+    writeln!(f, "    timeouts: {connect_timeout:?} to connect, {timeout:?} until the head of the response")?;
     match upstream.read_timeout {
         Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
         None => writeln!(f, "    no time limit between two pieces of a response")?,
@@ -44,26 +36,19 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     if let Some(limit) = upstream.tunnel_idle_timeout {
         writeln!(f, "    closes a WebSocket after {limit:?} without a byte")?;
     }
-    writeln!(
-        f,
-        "    closes connections after {:?} without a request, and all at an age of {:?}",
-        upstream.max_idle, upstream.max_age
-    )?;
+    writeln!(f, "    closes connections after {max_idle:?} without a request, and all at an age of {max_age:?}")?;
     let is_name =
         |address: &Address| matches!(address, Address::Http { host, .. } if host.parse::<std::net::IpAddr>().is_err());
     if upstream.servers.iter().any(|server| is_name(&server.address)) {
-        writeln!(f, "    looks up the names of servers every {:?}", upstream.resolve_every)?;
+        writeln!(f, "    looks up the names of servers every {resolve_every:?}")?;
     }
     retry(f, &upstream.retry)?;
     overload(f, &upstream.overload)?;
     if let Some(HealthCheck { path, interval, timeout, statuses: good, healthy_after, unhealthy_after }) =
         &upstream.health
     {
-        writeln!(
-            f,
-            "    checks servers with {path} every {interval:?}, waits at most {timeout:?}; {} is healthy",
-            statuses(good)
-        )?;
+        let good = statuses(good);
+        writeln!(f, "    checks servers with {path} every {interval:?}, waits at most {timeout:?}; {good} is healthy")?;
         writeln!(f, "    unhealthy after {unhealthy_after} failed checks, healthy after {healthy_after} good ones")?;
     }
     let Some(Ejection { failures, statuses: as_failures, first, longest }) = &upstream.ejection else {

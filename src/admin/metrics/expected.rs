@@ -13,48 +13,26 @@ use crate::proxy::snapshot::NO_ROUTE;
 use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome};
 use crate::request::route;
 
-/// By the names of routes.
-#[derive(Debug)]
-pub(super) struct Expected(HashMap<String, OfRoute>);
-
 /// What is likely for one route, or for several with the same name.
 #[derive(Debug, Default)]
-pub(super) struct OfRoute {
-    methods: [bool; MethodClass::ALL.len()],
+pub(super) struct Expected {
+    pub(super) methods: [bool; MethodClass::ALL.len()],
     /// By outcome and class of status.
-    endings: [[bool; CLASSES.len()]; Outcome::ALL.len()],
-    reasons: [bool; Reason::ALL.len()],
+    pub(super) endings: [[bool; CLASSES.len()]; Outcome::ALL.len()],
+    pub(super) reasons: [bool; Reason::ALL.len()],
+}
+
+/// By the names of routes.
+pub(super) fn by_route(config: &Config) -> HashMap<String, Expected> {
+    let mut all = HashMap::from([(NO_ROUTE.to_owned(), Expected::unrouted(config))]);
+    let descriptors = config.descriptors().iter().map(|rule| &rule.route);
+    for route in config.routes.iter().chain(descriptors) {
+        all.entry(route::label(route)).or_default().add(config, route);
+    }
+    all
 }
 
 impl Expected {
-    pub(super) fn new(config: &Config) -> Self {
-        let mut all = HashMap::from([(NO_ROUTE.to_owned(), OfRoute::unrouted(config))]);
-        let descriptors = config.descriptors().iter().map(|rule| &rule.route);
-        for route in config.routes.iter().chain(descriptors) {
-            all.entry(route::label(route)).or_default().add(config, route);
-        }
-        Self(all)
-    }
-
-    pub(super) fn of(&self, route: &str) -> Option<&OfRoute> {
-        self.0.get(route)
-    }
-}
-
-impl OfRoute {
-    pub(super) fn ending(&self, outcome: Outcome, method: MethodClass, class: usize) -> bool {
-        self.methods[method as usize] && self.endings[outcome as usize][class]
-    }
-
-    /// Whether this outcome is likely, with any status.
-    pub(super) fn outcome(&self, outcome: Outcome) -> bool {
-        self.endings[outcome as usize].contains(&true)
-    }
-
-    pub(super) fn reason(&self, reason: Reason) -> bool {
-        self.reasons[reason as usize]
-    }
-
     fn unrouted(config: &Config) -> Self {
         let mut none = Self { methods: [true; MethodClass::ALL.len()], ..Self::default() };
         none.ends(Outcome::Unrouted, StatusCode::NOT_FOUND);
@@ -130,7 +108,7 @@ impl OfRoute {
     }
 
     fn fails_for(&mut self, is_likely: impl Fn(Reason) -> bool) {
-        for reason in Reason::ALL {
+        for (reason, _) in Reason::ALL {
             self.reasons[reason as usize] |= is_likely(reason);
         }
     }

@@ -8,7 +8,7 @@ use prometheus::proto::{Metric, MetricFamily};
 use super::super::View;
 use super::super::families::{counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
-use crate::config::Cost;
+use crate::config::{Cost, Limit};
 use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
@@ -72,13 +72,15 @@ fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
     DECISIONS.iter().map(metric).collect()
 }
 
+fn that_count(view: &View, is_wanted: fn(&Limit) -> bool) -> Vec<Arc<LimitMetrics>> {
+    let config = view.config.load();
+    let counts = |name: &str| config.limits.iter().any(|limit| limit.name == name && is_wanted(limit));
+    view.shared.limits().into_iter().filter(|limit| counts(&limit.name)).collect()
+}
+
 /// Of limits with costs in tokens; other limits have no such series.
 fn tokens(view: &View) -> [MetricFamily; 6] {
-    let config = view.config.load();
-    let costs_tokens =
-        |name: &str| config.limits.iter().any(|limit| limit.name == name && matches!(limit.cost, Cost::Tokens(_)));
-    let limits: Vec<Arc<LimitMetrics>> =
-        view.shared.limits().into_iter().filter(|limit| costs_tokens(&limit.name)).collect();
+    let limits = that_count(view, |limit| matches!(limit.cost, Cost::Tokens(_)));
     let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
         let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
         counters(name, help, limits.iter().map(metric))
@@ -114,9 +116,7 @@ fn tokens(view: &View) -> [MetricFamily; 6] {
 
 /// Of limits with costs in bytes; other limits have no such series.
 fn bytes(view: &View) -> [MetricFamily; 2] {
-    let config = view.config.load();
-    let counts = |name: &str| config.limits.iter().any(|limit| limit.name == name && limit.counts_bytes());
-    let limits: Vec<Arc<LimitMetrics>> = view.shared.limits().into_iter().filter(|limit| counts(&limit.name)).collect();
+    let limits = that_count(view, Limit::counts_bytes);
     let passed = |limit: &Arc<LimitMetrics>| {
         let sums: [(&str, DecisionCounter); 2] =
             [("request", |counters| &counters.bytes.requests), ("response", |counters| &counters.bytes.responses)];

@@ -6,7 +6,7 @@
 use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::dashboard::State;
+use super::super::dashboard::{ReloadNumbers, State};
 use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
@@ -16,8 +16,10 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 }
 
 fn own(view: &View) -> [MetricFamily; 10] {
-    let results =
-        |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
+    let (reloads, certificates) = (view.reloads_so_far.numbers(), view.certificate_reloads.numbers());
+    let results = |numbers: &ReloadNumbers| {
+        [counter(numbers.ok, &[("result", "ok")]), counter(numbers.refused, &[("result", "refused")])]
+    };
     [
         gauges(
             "gateway_build_info",
@@ -35,15 +37,11 @@ fn own(view: &View) -> [MetricFamily; 10] {
             usize::from(view.state() != State::Ready),
         ),
         gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
-        counters(
-            "gateway_config_reloads_total",
-            "Reloads of the configuration, by result.",
-            results(view.reloads_so_far.counts()),
-        ),
+        counters("gateway_config_reloads_total", "Reloads of the configuration, by result.", results(&reloads)),
         gauged(
             "gateway_config_last_reload_successful",
             "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
-            usize::from(view.reloads_so_far.is_last_good()),
+            usize::from(reloads.current),
         ),
         gauges(
             "gateway_config_last_success_timestamp_seconds",
@@ -53,13 +51,13 @@ fn own(view: &View) -> [MetricFamily; 10] {
         counters(
             "gateway_tls_certificate_reloads_total",
             "How often changed files of certificates were read again, by result.",
-            results(view.certificate_reloads.counts()),
+            results(&certificates),
         ),
         gauged(
             "gateway_tls_certificate_last_reload_successful",
             "Whether the files of the certificates can be used: 0 if they were refused, and the previous ones stay in \
              use.",
-            usize::from(view.certificate_reloads.is_last_good()),
+            usize::from(certificates.current),
         ),
         counted(
             "gateway_log_dropped_total",

@@ -6,7 +6,7 @@ use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
 use super::super::families::{Label, counter, counters, histogram, histograms};
-use super::expected::{Expected, OfRoute};
+use super::expected::{self, Expected};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::base::reason::Reason;
 use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
@@ -15,8 +15,8 @@ type Failed = [Counter; Reason::ALL.len()];
 
 pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
-    let expected = Expected::new(&view.config.load());
-    let routes: Vec<_> = routes.iter().map(|route| (route, expected.of(&route.name))).collect();
+    let expected = expected::by_route(&view.config.load());
+    let routes: Vec<_> = routes.iter().map(|route| (route, expected.get(&route.name))).collect();
     [
         counters(
             "gateway_requests_total",
@@ -33,7 +33,9 @@ pub(super) fn families(view: &View) -> [MetricFamily; 5] {
             "Requests that failed, by route and reason.",
             routes.iter().flat_map(|(route, expected)| {
                 let failed = route.workers.iter().map(|worker| &worker.failed);
-                reasons(failed, ("route", &route.name), |reason| expected.is_some_and(|route| route.reason(reason)))
+                reasons(failed, ("route", &route.name), |reason| {
+                    expected.is_some_and(|route| route.reasons[reason as usize])
+                })
             }),
         ),
         counters(
@@ -51,7 +53,7 @@ pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     ]
 }
 
-fn requests(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
+fn requests(route: &RouteMetrics, expected: Option<&Expected>) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for outcome in Outcome::ALL {
         for method in MethodClass::ALL {
@@ -59,7 +61,10 @@ fn requests(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
                 let counts = route.workers.iter().map(|worker| worker.ended(outcome, method)[class].get());
                 let count = counts.sum();
                 // Counts only grow, so a series never disappears.
-                if count > 0 || expected.is_some_and(|route| route.ending(outcome, method, class)) {
+                if count > 0
+                    || expected
+                        .is_some_and(|route| route.methods[method as usize] && route.endings[outcome as usize][class])
+                {
                     let name = route.name.as_str();
                     let labels = [
                         ("route", name),
@@ -89,17 +94,17 @@ fn reasons<'a>(
 ) -> Vec<Metric> {
     let mut counts = [0; Reason::ALL.len()];
     workers.for_each(|failed| counts.iter_mut().zip(failed).for_each(|(sum, count)| *sum += count.get()));
-    let shown = Reason::ALL.iter().zip(counts).filter(|(reason, count)| *count > 0 || is_likely(**reason));
-    shown.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
+    let shown = Reason::ALL.iter().zip(counts).filter(|((reason, _), count)| *count > 0 || is_likely(*reason));
+    shown.map(|((_, name), count)| counter(count, &[of, ("reason", name)])).collect()
 }
 
-fn durations(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
+fn durations(route: &RouteMetrics, expected: Option<&Expected>) -> Vec<Metric> {
     let of = |outcome: Outcome| {
         let snapshot: HistogramSnapshot =
             route.workers.iter().map(|worker| &worker.latency[outcome as usize]).collect();
         // A histogram has twenty series, so only the purpose of a route has one before its first event.
         let is_purpose = matches!(outcome, Outcome::Forwarded | Outcome::Responded);
-        let is_expected = is_purpose && expected.is_some_and(|route| route.outcome(outcome));
+        let is_expected = is_purpose && expected.is_some_and(|route| route.endings[outcome as usize].contains(&true));
         let has_happened = snapshot.buckets.iter().any(|count| *count > 0);
         (has_happened || is_expected)
             .then(|| histogram(&snapshot, &[("route", &route.name), ("outcome", outcome.name())]))

@@ -2,7 +2,7 @@
 //! certificates, spans, and notices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use prometheus::proto::{Metric, MetricFamily};
 
@@ -10,12 +10,12 @@ use super::super::View;
 use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
 use crate::base::clock;
 use crate::base::jwt::Rejection;
-use crate::base::metrics::Counter;
+use crate::base::metrics::{Counter, SharedCounter};
 use crate::base::spans::SpanCounts;
 use crate::proxy::snapshot::SharedState;
 use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
-use crate::sources::acme::AcmeSources;
-use crate::sources::jwks::Fetches;
+use crate::sources::acme::{AcmeSources, Challenges};
+use crate::sources::jwks::{KeyServer, KeySource};
 use crate::sources::notices::NoticeCounts;
 use crate::sources::quotas::QuotaSource;
 
@@ -30,13 +30,16 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
-    let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();
-    let of_each = |value: fn(&Fetches) -> u64| {
-        fetches.iter().map(move |source| gauge(usize::try_from(value(source)).unwrap_or(0), &[("jwt", &source.name)]))
+    let sources = shared.key_sources().all();
+    let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server.as_ref()?))).collect();
+    let of_each = |value: fn(&KeySource, &KeyServer) -> u64| {
+        fetched.iter().map(move |(source, server)| {
+            gauge(usize::try_from(value(source, server)).unwrap_or(0), &[("jwt", &source.name)])
+        })
     };
-    let results = |source: &Fetches| {
-        let name = ("jwt", source.name.as_str());
-        [counter(source.fetched, &[name, ("result", "ok")]), counter(source.failed, &[name, ("result", "failed")])]
+    let results = |(source, server): &(&KeySource, &KeyServer)| {
+        [("ok", &server.fetched), ("failed", &server.failed)]
+            .map(|(result, count)| counter(count.get(), &[("jwt", &source.name), ("result", result)]))
     };
     [
         counters(
@@ -48,13 +51,13 @@ fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
         counters(
             "gateway_jwks_fetches_total",
             "Fetches of the keys of issuers, by result.",
-            fetches.iter().flat_map(results),
+            fetched.iter().flat_map(results),
         ),
-        gauges("gateway_jwks_keys", "Keys of an issuer in use.", of_each(|source| source.keys as u64)),
+        gauges("gateway_jwks_keys", "Keys of an issuer in use.", of_each(|source, _| source.keys().count() as u64)),
         gauges(
             "gateway_jwks_last_success_timestamp_seconds",
             "When the keys of an issuer were last fetched, in seconds since 1970; 0 is never.",
-            of_each(|source| source.last_success),
+            of_each(|_, server| server.last_success.load(Ordering::Relaxed)),
         ),
     ]
 }
@@ -66,25 +69,25 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
         ("cached", sum(&|counters| &counters.cached)),
         ("missing", sum(&|counters| &counters.missing)),
     ];
-    for rejection in Rejection::ALL {
-        results.push((rejection.name(), sum(&|counters| &counters.rejected[rejection as usize])));
+    for (rejection, name) in Rejection::ALL {
+        results.push((name, sum(&|counters| &counters.rejected[rejection as usize])));
     }
     results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
 }
 
 fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
-    let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
+    let sources: Vec<_> = shared.quota_sources().all().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
         sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
     };
     let results = |(limit, source): &(String, Arc<QuotaSource>)| {
-        let lookups = source.counters();
+        let lookups = &source.counters;
         [
             ("found", lookups.found.get()),
             ("absent", lookups.absent.get()),
             ("unusable", lookups.unusable.get()),
             ("failed", lookups.failed.get()),
-            ("skipped", source.skipped()),
+            ("skipped", lookups.skipped.get()),
         ]
         .map(|(result, count)| counter(count, &[("limit", limit), ("result", result)]))
     };
@@ -103,12 +106,12 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         histograms(
             "gateway_quota_lookup_duration_seconds",
             "Time until a source of quotas answered.",
-            each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
+            each(&|source, limit| histogram(&[&source.counters.duration].into_iter().collect(), &[limit])),
         ),
         counters(
             "gateway_quota_waits_timed_out_total",
             "Requests that waited for a source of quotas for its whole timeout, and then had other rates.",
-            each(&|source, limit| counter(source.timed_out(), &[limit])),
+            each(&|source, limit| counter(source.counters.timed_out.get(), &[limit])),
         ),
         gauges(
             "gateway_quota_cached_keys",
@@ -118,7 +121,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         gauges(
             "gateway_quota_max_cached_keys",
             "The maximum number of cached keys.",
-            each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
+            each(&|source, limit| gauge(source.settings.max_cached, &[limit])),
         ),
         counters(
             "gateway_quota_evictions_total",
@@ -134,15 +137,10 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
 }
 
 fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
-    let (succeeded, failed) = acme.orders();
-    let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
-    let (answered, unknown) = acme.challenges().counts();
+    let orders = acme.orders().map(|(result, count)| counter(count, &[("result", result)]));
+    let Challenges { answered, unknown, .. } = &**acme.challenges();
     [
-        counters(
-            "gateway_acme_orders_total",
-            "Orders of certificates: ok, or why they failed.",
-            [counter(succeeded, &[("result", "ok")])].into_iter().chain(failed),
-        ),
+        counters("gateway_acme_orders_total", "Orders of certificates: ok, or why they failed.", orders),
         gauges(
             "gateway_acme_overdue_seconds",
             "How long an order of a certificate has been overdue; 0 if none is.",
@@ -151,13 +149,13 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
         counters(
             "gateway_acme_challenges_total",
             "ACME challenges, by result: answered, or unknown without an order under way.",
-            [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
+            [counter(answered.get(), &[("result", "answered")]), counter(unknown.get(), &[("result", "unknown")])],
         ),
     ]
 }
 
 fn spans(shared: &SharedState) -> MetricFamily {
-    let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
+    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters().counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
         "gateway_spans_total",
@@ -169,9 +167,8 @@ fn spans(shared: &SharedState) -> MetricFamily {
 
 fn notices(shared: &SharedState) -> [MetricFamily; 3] {
     let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices().counts();
-    let each = |(name, value): (&'static str, &'static str), count: &AtomicU64| {
-        counter(count.load(Ordering::Relaxed), &[(name, value)])
-    };
+    let each =
+        |(name, value): (&'static str, &'static str), count: &SharedCounter| counter(count.get(), &[(name, value)]);
     [
         counters(
             "gateway_notices_total",

@@ -77,33 +77,12 @@ fn is_long_number(word: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// The number if it is whole, not negative, and below 2^64. Allocates no memory, unlike [`normal`].
+/// The number if it is whole, not negative, and below 2^64.
 pub fn count(word: &[u8]) -> Option<u64> {
     let next = |value: u64, digit: u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    // Nearly all counts are plain digits.
     if word.iter().all(u8::is_ascii_digit) && !word.starts_with(b"0") && !word.is_empty() {
         return word.iter().copied().try_fold(0, next);
     }
-    if !is_number(word) {
-        return None;
-    }
-    let (sign, rest) = word.strip_prefix(b"-").map_or((None, word), |rest| (Some(()), rest));
-    let end = rest.iter().position(|byte| matches!(byte, b'e' | b'E'));
-    let (mantissa, exponent) = end.map_or((rest, &b"0"[..]), |end| (&rest[..end], &rest[end + 1..]));
-    let point = mantissa.iter().position(|byte| *byte == b'.');
-    let (whole, fraction) = point.map_or((mantissa, &b"0"[..]), |at| (&mantissa[..at], &mantissa[at + 1..]));
-    let unsigned = exponent.strip_prefix(b"-").or(exponent.strip_prefix(b"+")).unwrap_or(exponent);
-    let digits = || whole.iter().chain(fraction).copied();
-    let all = whole.len() + fraction.len();
-    let leading = digits().take_while(|digit| *digit == b'0').count();
-    if leading == all {
-        return Some(0);
-    }
-    let trailing = digits().rev().take_while(|digit| *digit == b'0').count();
-    let significant = digits().skip(leading).take(all - leading - trailing).try_fold(0, next)?;
-    let shift = i64::try_from(unsigned.iter().copied().try_fold(0, next)?).ok()?;
-    let shift = if exponent.starts_with(b"-") { -shift } else { shift };
-    // The value is the significant digits, times ten to this power.
-    let power = shift.checked_add(i64::try_from(trailing).ok()? - i64::try_from(fraction.len()).ok()?)?;
-    let power = 10_u64.checked_pow(u32::try_from(power).ok()?)?;
-    significant.checked_mul(power).filter(|_| sign.is_none())
+    exact(word)?.parse().ok()
 }

@@ -42,35 +42,6 @@ struct Key {
     decoding: DecodingKey,
 }
 
-/// Why a document is not a set of keys. No message contains a part of the document, which may be secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySetError {
-    /// More than [`MAX_BYTES`].
-    TooLarge,
-    /// Not JSON from this line and column on.
-    NotJson(usize, usize),
-    /// Not an object with a list `keys`.
-    NoKeys,
-    /// Too many keys: this many.
-    TooMany(usize),
-    /// No key can verify a signature.
-    NoneUsable,
-}
-
-impl fmt::Display for KeySetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLarge => write!(f, "the document has more than {} KiB", MAX_BYTES >> 10),
-            Self::NotJson(line, column) => write!(f, "the document is not JSON (line {line}, column {column})"),
-            Self::NoKeys => f.write_str("the document is not a JWK Set: it has no list `keys`"),
-            Self::TooMany(count) => write!(f, "the document has {count} keys, and at most {MAX_KEYS} are allowed"),
-            Self::NoneUsable => f.write_str("the document has no key that can verify a signature"),
-        }
-    }
-}
-
-impl std::error::Error for KeySetError {}
-
 /// Only the number of keys, because some may be secret.
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,26 +63,27 @@ impl KeySet {
     /// Skips keys that are not understood or have another purpose (RFC 7517, section 5).
     ///
     /// # Errors
-    /// When the document is no set of keys, or no key can be used.
-    pub fn parse(json: &[u8], origin: KeyOrigin) -> Result<Self, KeySetError> {
+    /// When the document is no set of keys, or no key can be used. The message contains no part of the document, which may be
+    /// secret.
+    pub fn parse(json: &[u8], origin: KeyOrigin) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Document {
             keys: Vec<Value>,
         }
         if json.len() > MAX_BYTES {
-            return Err(KeySetError::TooLarge);
+            return Err(format!("the document has more than {} KiB", MAX_BYTES >> 10));
         }
         let document: Document =
             serde_json::from_slice(without_mark(json)).map_err(|error| match error.classify() {
-                serde_json::error::Category::Data => KeySetError::NoKeys,
-                _ => KeySetError::NotJson(error.line(), error.column()),
+                serde_json::error::Category::Data => "the document is not a JWK Set: it has no list `keys`".to_owned(),
+                _ => format!("the document is not JSON (line {}, column {})", error.line(), error.column()),
             })?;
         if document.keys.len() > MAX_KEYS {
-            return Err(KeySetError::TooMany(document.keys.len()));
+            return Err(format!("the document has {} keys, and at most {MAX_KEYS} are allowed", document.keys.len()));
         }
         let keys: Vec<_> = document.keys.into_iter().filter_map(|key| Key::read(key, origin)).collect();
         if keys.is_empty() {
-            return Err(KeySetError::NoneUsable);
+            return Err("the document has no key that can verify a signature".to_owned());
         }
         Ok(Self { keys, fingerprint: Fingerprint::of(json) })
     }

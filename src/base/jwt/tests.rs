@@ -37,7 +37,7 @@ impl Signer {
     }
 }
 
-fn keys(list: &[&Value], origin: KeyOrigin) -> Result<KeySet, KeySetError> {
+fn keys(list: &[&Value], origin: KeyOrigin) -> Result<KeySet, String> {
     KeySet::parse(json!({ "keys": list }).to_string().as_bytes(), origin)
 }
 
@@ -204,8 +204,9 @@ fn a_secret_is_used_from_a_file_only_and_if_it_is_long_enough() {
     let (token, jwk) = secret(32);
     let verify = |keys: &KeySet| verifier(&[Algorithm::HS256]).verify(token.as_bytes(), keys, at(NOW)).map(|_| ());
     assert_eq!(verify(&keys(&[&jwk], KeyOrigin::File).unwrap()), Ok(()));
-    assert_eq!(keys(&[&jwk], KeyOrigin::Server), Err(KeySetError::NoneUsable));
-    assert_eq!(keys(&[&secret(31).1], KeyOrigin::File), Err(KeySetError::NoneUsable));
+    let none_usable = "the document has no key that can verify a signature".to_owned();
+    assert_eq!(keys(&[&jwk], KeyOrigin::Server), Err(none_usable.clone()));
+    assert_eq!(keys(&[&secret(31).1], KeyOrigin::File), Err(none_usable));
 }
 
 #[test]
@@ -255,20 +256,19 @@ fn documents_that_are_no_keys_are_refused_without_repeating_them() {
     let large = format!("{{\"keys\": [], \"x\": \"{}\"}}", "x".repeat(MAX_BYTES));
     let many = json!({ "keys": vec![json!({}); 201] }).to_string();
     for (text, expected) in [
-        ("", KeySetError::NotJson(1, 0)),
-        ("<html>", KeySetError::NotJson(1, 1)),
-        ("\n{\"keys\": [", KeySetError::NotJson(2, 10)),
-        ("[]", KeySetError::NoKeys),
-        ("{}", KeySetError::NoKeys),
-        ("{\"keys\": \"hunter2\"}", KeySetError::NoKeys),
-        ("{\"keys\": []}", KeySetError::NoneUsable),
-        ("{\"keys\": [\"hunter2\"]}", KeySetError::NoneUsable),
-        (&many, KeySetError::TooMany(201)),
-        (&large, KeySetError::TooLarge),
+        ("", "the document is not JSON (line 1, column 0)"),
+        ("<html>", "the document is not JSON (line 1, column 1)"),
+        ("\n{\"keys\": [", "the document is not JSON (line 2, column 10)"),
+        ("[]", "the document is not a JWK Set: it has no list `keys`"),
+        ("{}", "the document is not a JWK Set: it has no list `keys`"),
+        ("{\"keys\": \"hunter2\"}", "the document is not a JWK Set: it has no list `keys`"),
+        ("{\"keys\": []}", "the document has no key that can verify a signature"),
+        ("{\"keys\": [\"hunter2\"]}", "the document has no key that can verify a signature"),
+        (&many, "the document has 201 keys, and at most 200 are allowed"),
+        (&large, "the document has more than 1024 KiB"),
     ] {
         let error = KeySet::parse(text.as_bytes(), KeyOrigin::Server).unwrap_err();
         assert_eq!(error, expected);
-        assert!(!error.to_string().contains("hunter2"));
     }
     let deep = format!("{{\"keys\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(KeySet::parse(deep.as_bytes(), KeyOrigin::Server).is_err());

@@ -4,11 +4,11 @@
 //! The first trace of a batch wakes the exporter, not each trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, mpsc};
 
 use super::Trace;
+use crate::base::metrics::SharedCounter;
 
 /// In traces of at most [`MOST_SPANS`](super::MOST_SPANS).
 pub const ROOM: usize = 1024;
@@ -19,27 +19,13 @@ const MANY: usize = ROOM / 4;
 #[derive(Debug, Default)]
 pub struct SpanCounts {
     /// A collector has accepted them.
-    pub exported: SpanCount,
+    pub exported: SharedCounter,
     /// Dropped because the queue was full.
-    pub no_room: SpanCount,
+    pub no_room: SharedCounter,
     /// Dropped because a collector refused them.
-    pub refused: SpanCount,
+    pub refused: SharedCounter,
     /// Dropped because no collector could be reached, or none answered.
-    pub failed: SpanCount,
-}
-
-/// Any thread may add to a number, because this is rare.
-#[derive(Debug, Default)]
-pub struct SpanCount(AtomicU64);
-
-impl SpanCount {
-    pub fn add(&self, more: usize) {
-        self.0.fetch_add(u64::try_from(more).unwrap_or(0), Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+    pub failed: SharedCounter,
 }
 
 /// Clones send to the same receiver.
@@ -52,8 +38,9 @@ pub struct TraceSender {
 
 #[derive(Debug)]
 pub struct TraceReceiver {
-    traces: mpsc::Receiver<Trace>,
-    many: Arc<Notify>,
+    pub traces: mpsc::Receiver<Trace>,
+    /// Notified when so many traces wait that they must be exported at once.
+    pub many: Arc<Notify>,
 }
 
 /// `counts` gets the spans that do not fit.
@@ -67,35 +54,9 @@ impl TraceSender {
     /// Drops the trace if there is no room.
     pub(super) fn send(&self, trace: Trace) {
         if let Err(returned) = self.traces.try_send(trace) {
-            self.counts.no_room.add(returned.into_inner().spans.len());
+            self.counts.no_room.add(returned.into_inner().spans.len() as u64);
         } else if self.traces.max_capacity() - self.traces.capacity() >= MANY {
             self.many.notify_one();
         }
-    }
-}
-
-impl TraceReceiver {
-    /// Waits for the next trace; `None` after the last one of all senders.
-    pub async fn next(&mut self) -> Option<Trace> {
-        self.traces.recv().await
-    }
-
-    /// The next trace, if there is one already.
-    pub fn waiting(&mut self) -> Option<Trace> {
-        self.traces.try_recv().ok()
-    }
-
-    /// Waits until so many traces wait that they must be exported at once.
-    pub async fn many(&self) {
-        self.many.notified().await;
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.traces.is_closed()
-    }
-
-    /// Accepts no more traces. Waiting traces can still be received.
-    pub fn close(&mut self) {
-        self.traces.close();
     }
 }

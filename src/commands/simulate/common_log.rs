@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::needs::Needs;
 use super::record::{Record, TimeReader, Unreadable};
+use crate::base::percent;
 use crate::request::identify::client;
 
 pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {
@@ -123,29 +124,16 @@ fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     }
     let (mut plain, mut rest) = (Vec::with_capacity(text.len()), text);
     while let [byte, after @ ..] = rest {
-        rest = after;
-        match (byte, after) {
-            (b'\\', [b'x' | b'X', digits @ ..]) => match digits.split_at_checked(2).and_then(|(hex, after)| {
-                let value = u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?;
-                Some((value, after))
-            }) {
-                Some((value, after)) => {
-                    plain.push(value);
-                    rest = after;
-                }
-                None => plain.push(b'\\'),
-            },
-            (b'\\', [escaped, after @ ..]) => {
-                plain.push(match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    other => *other,
-                });
-                rest = after;
-            }
-            (byte, _) => plain.push(*byte),
-        }
+        let (value, length) = match (byte, after) {
+            (b'\\', [b'x' | b'X', digits @ ..]) => percent::unescape(digits).map_or((b'\\', 1), |value| (value, 4)),
+            (b'\\', [b'n', ..]) => (b'\n', 2),
+            (b'\\', [b'r', ..]) => (b'\r', 2),
+            (b'\\', [b't', ..]) => (b'\t', 2),
+            (b'\\', [escaped, ..]) => (*escaped, 2),
+            _ => (*byte, 1),
+        };
+        plain.push(value);
+        rest = &rest[length..];
     }
     Cow::Owned(plain)
 }
@@ -155,7 +143,7 @@ mod tests {
     use super::*;
 
     fn needs() -> Needs {
-        Needs { headers: vec![header::USER_AGENT], client: true }
+        Needs { headers: [header::USER_AGENT].into(), client: true }
     }
 
     fn line(text: &str) -> Result<Box<Record>, Unreadable> {

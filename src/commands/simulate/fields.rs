@@ -1,5 +1,6 @@
 //! Which fields of a JSON line have which attributes: by default the names of common proxies, or those of `--field`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,15 +30,26 @@ pub struct Field {
     pub field: String,
 }
 
-const NAMES: [(&str, Attribute); 8] = [
-    ("client", Attribute::Client),
-    ("time", Attribute::Time),
-    ("method", Attribute::Method),
-    ("path", Attribute::Path),
-    ("host", Attribute::Host),
-    ("status", Attribute::Status),
-    ("cost", Attribute::Cost),
-    ("bytes", Attribute::Bytes),
+/// The attributes with their names in `--field`, and their usual fields, in the order of lookup. Nothing is the cost by default:
+/// a number is a cost only if the user says so.
+const ATTRIBUTES: [(&str, Attribute, &str); 8] = [
+    (
+        "client",
+        Attribute::Client,
+        "client client_ip remote_addr remote_ip request.client_ip request.remote_ip ClientHost clientip client.ip \
+         downstream_remote_address remote_host ip",
+    ),
+    (
+        "time",
+        Attribute::Time,
+        "timestamp time @timestamp ts time_iso8601 time_local msec StartUTC start_time datetime date",
+    ),
+    ("method", Attribute::Method, "method request_method request.method RequestMethod http_method http.request.method"),
+    ("path", Attribute::Path, "path request_uri uri request.uri RequestPath url url.original url.path request_path"),
+    ("host", Attribute::Host, "host http_host request.host RequestHost authority :authority url.domain"),
+    ("status", Attribute::Status, "status status_code response_code DownstreamStatus http.response.status_code"),
+    ("cost", Attribute::Cost, ""),
+    ("bytes", Attribute::Bytes, "bytes body_bytes_sent bytes_sent size DownstreamContentSize http.response.body.bytes"),
 ];
 
 /// As `--field` spells it.
@@ -45,9 +57,7 @@ impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(name) => write!(f, "header:{name}"),
-            plain => {
-                NAMES.iter().filter(|(_, attribute)| attribute == plain).try_for_each(|(name, _)| f.write_str(name))
-            }
+            plain => f.write_str(ATTRIBUTES.iter().find(|(_, known, _)| known == plain).map_or("", |(name, ..)| name)),
         }
     }
 }
@@ -61,9 +71,9 @@ impl FromStr for Field {
         if field.is_empty() {
             return Err("the name of the field after `=` is missing".to_owned());
         }
-        let plain = NAMES.into_iter().find(|(plain, _)| *plain == name);
+        let plain = ATTRIBUTES.into_iter().find(|(plain, ..)| *plain == name);
         let attribute = match (plain, name.strip_prefix("header:")) {
-            (Some((_, attribute)), _) => attribute,
+            (Some((_, attribute, _)), _) => attribute,
             (None, Some(header)) => {
                 Attribute::Header(header.parse().map_err(|_| format!("{header:?} is not the name of a header"))?)
             }
@@ -75,26 +85,10 @@ impl FromStr for Field {
 
 fn unknown(name: &str) -> String {
     let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
-    let names = NAMES.map(|(name, _)| name);
+    let names = ATTRIBUTES.map(|(name, ..)| name);
     let nearest = names.into_iter().min_by_key(distance).filter(|known| distance(known) <= 2);
     let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
     format!("`{name}` is not one of {} and header:NAME{hint}", names.join(", "))
-}
-
-/// For each attribute, in the order of lookup.
-#[derive(Clone, Debug)]
-pub(super) struct FieldNames {
-    pub(super) client: Vec<String>,
-    pub(super) time: Vec<String>,
-    pub(super) method: Vec<String>,
-    pub(super) path: Vec<String>,
-    pub(super) host: Vec<String>,
-    pub(super) status: Vec<String>,
-    /// Empty by default: a number is a cost only if the user says so.
-    pub(super) cost: Vec<String>,
-    pub(super) bytes: Vec<String>,
-    /// For each header that the configuration uses.
-    pub(super) headers: Vec<Vec<String>>,
 }
 
 /// The fields of the gateway's own log with the tokens that a request used. The first field includes tokens from the provider's
@@ -104,93 +98,31 @@ pub(super) const TOKENS: [&str; 2] = ["tokens_input", "tokens_output"];
 /// A field with a whole request line, such as `$request` of nginx.
 pub(super) const REQUEST_LINE: &str = "request";
 
+/// The fields of each attribute, in the order of lookup.
+#[derive(Clone, Debug)]
+pub(super) struct FieldNames(Vec<(Attribute, Vec<String>)>);
+
 impl FieldNames {
-    /// `headers` are those that the configuration uses. Names in `fields` replace the default names.
-    pub(super) fn new(headers: &[HeaderName], fields: &[Field]) -> Self {
-        let names = |attribute: &Attribute, defaults: &[&str]| {
-            let given = fields.iter().find(|field| field.attribute == *attribute).map(|field| field.field.clone());
-            given.map_or_else(|| defaults.iter().map(|name| (*name).to_owned()).collect(), |field| vec![field])
-        };
+    /// `headers` are those that the configuration uses. Names in `given` replace the default names.
+    pub(super) fn new(headers: &HashSet<HeaderName>, given: &[Field]) -> Self {
+        let usual = ATTRIBUTES.into_iter().map(|(_, attribute, names)| (attribute, names.to_owned()));
         let header = |name: &HeaderName| {
-            let variable = format!("http_{}", name.as_str().replace('-', "_"));
-            let nested = ["request.headers.", "headers.", "request_"].map(|prefix| format!("{prefix}{name}"));
-            let [request, plain, traefik] = &nested;
-            names(&Attribute::Header(name.clone()), &[name.as_str(), &variable, request, plain, traefik])
+            let variable = name.as_str().replace('-', "_");
+            let names = format!("{name} http_{variable} request.headers.{name} headers.{name} request_{name}");
+            (Attribute::Header(name.clone()), names)
         };
-        Self {
-            client: names(
-                &Attribute::Client,
-                &[
-                    "client",
-                    "client_ip",
-                    "remote_addr",
-                    "remote_ip",
-                    "request.client_ip",
-                    "request.remote_ip",
-                    "ClientHost",
-                    "clientip",
-                    "client.ip",
-                    "downstream_remote_address",
-                    "remote_host",
-                    "ip",
-                ],
-            ),
-            time: names(
-                &Attribute::Time,
-                &[
-                    "timestamp",
-                    "time",
-                    "@timestamp",
-                    "ts",
-                    "time_iso8601",
-                    "time_local",
-                    "msec",
-                    "StartUTC",
-                    "start_time",
-                    "datetime",
-                    "date",
-                ],
-            ),
-            method: names(
-                &Attribute::Method,
-                &["method", "request_method", "request.method", "RequestMethod", "http_method", "http.request.method"],
-            ),
-            path: names(
-                &Attribute::Path,
-                &[
-                    "path",
-                    "request_uri",
-                    "uri",
-                    "request.uri",
-                    "RequestPath",
-                    "url",
-                    "url.original",
-                    "url.path",
-                    "request_path",
-                ],
-            ),
-            host: names(
-                &Attribute::Host,
-                &["host", "http_host", "request.host", "RequestHost", "authority", ":authority", "url.domain"],
-            ),
-            status: names(
-                &Attribute::Status,
-                &["status", "status_code", "response_code", "DownstreamStatus", "http.response.status_code"],
-            ),
-            cost: names(&Attribute::Cost, &[]),
-            bytes: names(
-                &Attribute::Bytes,
-                &[
-                    "bytes",
-                    "body_bytes_sent",
-                    "bytes_sent",
-                    "size",
-                    "DownstreamContentSize",
-                    "http.response.body.bytes",
-                ],
-            ),
-            headers: headers.iter().map(header).collect(),
-        }
+        let names = |(attribute, names): (Attribute, String)| {
+            let names = match given.iter().find(|field| field.attribute == attribute) {
+                Some(given) => vec![given.field.clone()],
+                None => names.split_whitespace().map(str::to_owned).collect(),
+            };
+            (attribute, names)
+        };
+        Self(usual.chain(headers.iter().map(header)).map(names).collect())
+    }
+
+    pub(super) fn of(&self, attribute: &Attribute) -> &[String] {
+        self.0.iter().find(|(known, _)| known == attribute).map_or(&[], |(_, names)| names)
     }
 }
 
@@ -219,12 +151,13 @@ mod tests {
 
     #[test]
     fn given_names_replace_the_default_ones() {
-        let headers = ["x-api-key".parse().unwrap()];
+        let headers = ["x-api-key".parse().unwrap()].into();
         let names = FieldNames::new(&headers, &["time=when".parse().unwrap()]);
-        assert_eq!(names.time, ["when"]);
-        assert!(names.client.contains(&"remote_addr".to_owned()));
-        assert!(names.headers[0].contains(&"http_x_api_key".to_owned()));
+        let header = Attribute::Header("x-api-key".parse().unwrap());
+        assert_eq!(names.of(&Attribute::Time), ["when"]);
+        assert!(names.of(&Attribute::Client).contains(&"remote_addr".to_owned()));
+        assert!(names.of(&header).contains(&"http_x_api_key".to_owned()));
         let names = FieldNames::new(&headers, &["header:x-api-key=key".parse().unwrap()]);
-        assert_eq!(names.headers, [["key"]]);
+        assert_eq!(names.of(&header), ["key"]);
     }
 }

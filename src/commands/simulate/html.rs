@@ -3,11 +3,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::input::Skipped;
 use super::notes::about_unknown;
-use super::report::{LimitReport, Report, moment, percent, share};
+use super::report::{LimitReport, Report, moment, part, percent, share};
 use crate::base::clock::Time;
 use crate::base::units;
-use crate::limit::Rate;
 
 /// The page may load nothing and run nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
@@ -33,7 +33,7 @@ svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft);
 .warning { border-left: 4px solid var(--rejected); padding-left: .75rem; }
 ";
 
-pub(super) fn html(report: &Report) -> String {
+pub fn html(report: &Report) -> String {
     let title = "What the limits would have done";
     let page = html! {
         (DOCTYPE)
@@ -57,7 +57,7 @@ pub(super) fn html(report: &Report) -> String {
                             ul { @for note in &report.notes { li { (note) } } }
                         }
                     }
-                    (skipped(report))
+                    (skipped(&report.skipped))
                 }
             }
         }
@@ -70,22 +70,24 @@ fn fact(name: &str, value: impl std::fmt::Display) -> Markup {
 }
 
 fn summary(report: &Report) -> Markup {
+    let totals = &report.totals;
     html! {
-        @match report.from.zip(report.to) {
+        @match totals.first.zip(totals.last) {
             Some((from, to)) => p { "From " time { (moment(from)) } " to " time { (moment(to)) } "." },
             None => p { "The logs have no requests." },
         }
         @for broken in &report.broken { p.warning { (broken) } }
         dl {
-            (fact("requests", report.requests))
-            (fact("refused by a limit", format!("{} ({})", report.limited, percent(report.limited, report.requests))))
-            (fact("without a route", report.unrouted))
-            (fact("lines skipped", report.skipped()))
+            (fact("requests", totals.requests))
+            (fact("refused by a limit", part(totals.limited, totals.requests)))
+            (fact("without a route", totals.unrouted))
+            (fact("lines skipped", report.skipped.all()))
         }
     }
 }
 
 fn limit(limit: &LimitReport, is_json: bool) -> Markup {
+    let counts = &limit.counts;
     let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
     html! {
         section aria-label={ "limit " (limit.name) } {
@@ -94,14 +96,14 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
             @if let Some(note) = about_unknown(&limit.unknown, is_json) { p.warning { (note) } }
             @if !limit.unknown.is_keyless {
                 dl {
-                    (fact("requests", limit.requests))
-                    (fact("rejected", format!("{} ({})", limit.rejected, percent(limit.rejected, limit.requests))))
+                    (fact("requests", counts.requests))
+                    (fact("rejected", part(counts.rejected, counts.requests)))
                     @if let Some((held, longest)) = limit.held { (fact("held", format!("{held}, for up to {longest:?}"))) }
                     (fact("keys", limit.keys))
-                    (fact("keys with a rejection", format!("{} ({})", limit.keys_rejected, percent(limit.keys_rejected, limit.keys))))
-                    (fact("wrongly admitted", limit.wrongly_admitted))
-                    (fact("wrongly rejected", limit.wrongly_rejected))
-                    @if limit.overflowed > 0 { (fact("charged to its pool", limit.overflowed)) }
+                    (fact("keys with a rejection", part(limit.keys_rejected, limit.keys)))
+                    (fact("wrongly admitted", counts.wrongly_admitted))
+                    (fact("wrongly rejected", counts.wrongly_rejected))
+                    @if counts.overflowed > 0 { (fact("charged to its pool", counts.overflowed)) }
                     @if limit.exempt > 0 { (fact("of exempt keys", limit.exempt)) }
                     @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
                     @if let Some(bans) = &limit.bans {
@@ -109,9 +111,9 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
                         (fact("more refused by bans", bans.refused))
                     }
                     @if limit.keyless > 0 { (fact("without a key", limit.keyless)) }
-                    @if limit.unfollowed > 0 { (fact("of keys that were not followed", limit.unfollowed)) }
+                    @if counts.unfollowed > 0 { (fact("of keys that were not followed", counts.unfollowed)) }
                 }
-                @if let Some(until) = limit.compared_until {
+                @if let Some(until) = counts.compared_until {
                     p.warning { "The comparison with the exact log ended at " (moment(until)) ", since it would have taken too much memory." }
                 }
                 h3 { "When" }
@@ -159,7 +161,7 @@ fn suggestions(limit: &LimitReport) -> Markup {
                 @for found in &limit.suggested {
                     tr {
                         th scope="row" { (share(found.share)) " of the keys" }
-                        td { code { (found.rates.iter().map(Rate::to_string).collect::<Vec<_>>().join(" and ")) } }
+                        td { code { (found.rates.join(" and ")) } }
                     }
                 }
             }
@@ -167,19 +169,19 @@ fn suggestions(limit: &LimitReport) -> Markup {
     }
 }
 
-fn skipped(report: &Report) -> Markup {
-    if report.skipped_lines.is_empty() {
+fn skipped(skipped: &Skipped) -> Markup {
+    if skipped.first.is_empty() {
         return html! {};
     }
     html! {
         section aria-labelledby="skipped" {
             h2 id="skipped" { "Lines that were skipped" }
-            p { (report.unreadable) " cannot be read, and " (report.late) " are out of order. The first of them:" }
+            p { (skipped.unreadable) " cannot be read, and " (skipped.late) " are out of order. The first of them:" }
             table {
                 thead { tr { th scope="col" { "file" } th.number scope="col" { "line" } th scope="col" { "why" } } }
                 tbody {
-                    @for line in &report.skipped_lines {
-                        tr { td { (line.file) } td.number { (line.line) } td { (line.why.to_string()) } }
+                    @for line in &skipped.first {
+                        tr { td { (line.file) } td.number { (line.line) } td { (line.why) } }
                     }
                 }
             }
@@ -210,7 +212,7 @@ fn coordinate(value: f64) -> String {
 
 /// The requests of a limit over time, with the rejected part.
 fn over_time(limit: &LimitReport) -> Markup {
-    let columns = limit.timeline.columns(COLUMNS);
+    let columns = limit.counts.timeline.columns(COLUMNS);
     let most = columns.columns.iter().map(|column| column.requests).max().unwrap_or(0);
     let count = columns.columns.len() as u64;
     let at = |second: u64| moment(Time::from_micros(second.saturating_mul(1_000_000)));
@@ -218,7 +220,7 @@ fn over_time(limit: &LimitReport) -> Markup {
     let width = units::period(std::time::Duration::from_secs(columns.width));
     let label = format!(
         "Requests and rejections of the limit {} from {start} to {end}. At most {most} requests per {width}; {} of {} requests rejected.",
-        limit.name, limit.rejected, limit.requests
+        limit.name, limit.counts.rejected, limit.counts.requests
     );
     let bar = |place: u64, value: u64, class: &str| {
         let (x, height) = (scaled(place, count, WIDTH), scaled(value, most, HEIGHT));

@@ -6,13 +6,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::common_log;
 use super::fields::FieldNames;
 use super::json_line;
 use super::lines::{Lines, Text, unwrapped};
 use super::needs::{Needs, Seen};
 use super::record::{Line, Record, TimeReader, Unreadable};
-use super::reorder::{OutOfOrder, Reorder};
+use super::reorder::Reorder;
 
 /// Skipped lines that the report lists.
 const MAX_SHOWN: usize = 20;
@@ -45,42 +47,23 @@ pub(super) struct Skipped {
     pub(super) first: Vec<SkippedLine>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct SkippedLine {
     pub(super) file: String,
     /// From 1.
     pub(super) line: u64,
-    pub(super) why: Why,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    Unreadable(Unreadable),
-    OutOfOrder(OutOfOrder),
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable(why) => why.fmt(f),
-            Self::OutOfOrder(OutOfOrder::Late { seconds, newest_line }) => {
-                write!(f, "its time is {seconds} s before that of line {newest_line}, more than --reorder allows")
-            }
-            Self::OutOfOrder(OutOfOrder::Ahead) => {
-                f.write_str("its time is more than a day after those of the lines before and after it")
-            }
-        }
-    }
+    pub(super) why: String,
 }
 
 impl Skipped {
-    fn add(&mut self, file: &str, line: u64, why: Why) {
-        match why {
-            Why::Unreadable(_) => self.unreadable += 1,
-            Why::OutOfOrder(_) => self.late += 1,
-        }
+    pub(super) fn all(&self) -> u64 {
+        self.unreadable + self.late
+    }
+
+    /// Lists one of the first skipped lines.
+    fn list(&mut self, file: &str, line: u64, why: impl fmt::Display) {
         if self.first.len() < MAX_SHOWN {
-            self.first.push(SkippedLine { file: file.to_owned(), line, why });
+            self.first.push(SkippedLine { file: file.to_owned(), line, why: why.to_string() });
         }
     }
 }
@@ -92,7 +75,7 @@ impl Input {
         let log = |lines| Log { lines, reorder: Reorder::new(window, count), is_at_end: false, next: None };
         Self {
             logs: logs.into_iter().map(log).collect(),
-            seen: Seen { headers: vec![false; needs.headers.len()], ..Seen::default() },
+            seen: Seen::default(),
             needs,
             names,
             times: TimeReader::default(),
@@ -125,19 +108,6 @@ impl Input {
         earliest.min_by_key(|log| log.next.as_ref().map(|record| record.time)).and_then(|log| log.next.take())
     }
 
-    /// In bytes; `None` if the size of a log is not known.
-    pub(super) fn size(&self) -> Option<u64> {
-        self.logs.iter().map(|log| log.lines.size).sum()
-    }
-
-    /// About how many bytes were read for this many requests. The bytes of requests that wait do not count.
-    pub(super) fn bytes_for(&self, requests: u64) -> u64 {
-        let bytes: u64 = self.logs.iter().map(|log| log.lines.bytes_read()).sum();
-        let added: u64 = self.logs.iter().map(|log| log.reorder.added()).sum();
-        let share = u128::from(bytes) * u128::from(requests) / u128::from(added.max(1));
-        u64::try_from(share).unwrap_or(bytes)
-    }
-
     fn read_line(&mut self, at: usize) {
         let Some(Log { lines, reorder, is_at_end, .. }) = self.logs.get_mut(at) else { return };
         let number = lines.number + 1;
@@ -165,23 +135,29 @@ impl Input {
         };
         match read {
             Ok(Line::Request(record)) => {
-                self.seen.note(&record, &self.needs);
+                self.seen.note(&record);
                 if let Some((number, why)) = reorder.add(record, number) {
-                    self.skipped.add(&lines.name, number, Why::OutOfOrder(why));
+                    self.skipped.late += 1;
+                    self.skipped.list(&lines.name, number, why);
                 }
             }
             Ok(Line::Message) => {}
             Ok(Line::LeftOut(requests)) => self.seen.left_out = self.seen.left_out.saturating_add(requests),
-            Err(why) => self.skipped.add(&lines.name, number, Why::Unreadable(why)),
+            Err(why) => {
+                self.skipped.unreadable += 1;
+                self.skipped.list(&lines.name, number, why);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::io::Cursor;
 
     use super::*;
+    use crate::commands::simulate::reorder::OutOfOrder;
 
     fn common(second: u64, path: &str) -> String {
         format!("192.0.2.1 - - [10/Oct/2000:13:55:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n")
@@ -189,10 +165,10 @@ mod tests {
 
     fn input(logs: &[&str]) -> Input {
         let lines = |(at, text): (usize, &&str)| {
-            Lines::new(&format!("log {at}"), None, Cursor::new((*text).to_owned().into_bytes())).unwrap()
+            Lines::new(&format!("log {at}"), Cursor::new((*text).to_owned().into_bytes())).unwrap()
         };
-        let needs = Needs { headers: Vec::new(), client: true };
-        let names = FieldNames::new(&[], &[]);
+        let needs = Needs { headers: HashSet::new(), client: true };
+        let names = FieldNames::new(&HashSet::new(), &[]);
         Input::new(logs.iter().enumerate().map(lines).collect(), needs, names, Duration::from_secs(5))
     }
 
@@ -230,12 +206,10 @@ mod tests {
         let mut input = input(&[&text]);
         assert_eq!(paths(&mut input), ["/a", "/b"]);
         assert_eq!((input.skipped.unreadable, input.skipped.late), (2, 1));
-        let lines: Vec<_> = input.skipped.first.iter().map(|skipped| (skipped.line, skipped.why)).collect();
-        let expected = [
-            (4, Why::Unreadable(Unreadable::Format)),
-            (6, Why::Unreadable(Unreadable::Json)),
-            (7, Why::OutOfOrder(OutOfOrder::Late { seconds: 27, newest_line: 5 })),
-        ];
+        let lines: Vec<_> = input.skipped.first.iter().map(|skipped| (skipped.line, &*skipped.why)).collect();
+        let late = OutOfOrder::Late { seconds: 27, newest_line: 5 };
+        let [format, json, late] = [Unreadable::Format.to_string(), Unreadable::Json.to_string(), late.to_string()];
+        let expected = [(4, &*format), (6, &*json), (7, &*late)];
         assert_eq!(lines, expected);
     }
 }

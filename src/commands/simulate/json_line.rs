@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::common_log::{address, header_value, request, request_line};
-use super::fields::{FieldNames, REQUEST_LINE, TOKENS};
+use super::fields::{Attribute, FieldNames, REQUEST_LINE, TOKENS};
 use super::needs::Needs;
 use super::record::{Line, Record, Spent, TimeReader, Unreadable};
 use crate::base::clock::Time;
@@ -22,8 +22,8 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     if object.text("via").is_some_and(|via| via == "envoy") {
         return Ok(Line::Message);
     }
-    let text = |names: &[String]| names.iter().find_map(|name| object.text(name));
-    let (method, target) = (text(&names.method), text(&names.path));
+    let text = |attribute| names.of(&attribute).iter().find_map(|name| object.text(name));
+    let (method, target) = (text(Attribute::Method), text(Attribute::Path));
     let read = match (&method, &target) {
         (Some(method), Some(target)) => request(method.as_bytes(), target.as_bytes()),
         _ => match object.text(REQUEST_LINE) {
@@ -35,9 +35,9 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
         },
     };
     let (method, uri) = read?;
-    let time = text(&names.time).ok_or(Unreadable::NoTime)?;
+    let time = text(Attribute::Time).ok_or(Unreadable::NoTime)?;
     let time = times.read(&time).ok_or(Unreadable::Time)?;
-    let client = match text(&names.client) {
+    let client = match text(Attribute::Client) {
         Some(client) => address(client.as_bytes()).ok_or(Unreadable::Client),
         None => Err(Unreadable::NoClient),
     };
@@ -46,19 +46,19 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
         Err(why) if needs.client => return Err(why),
         Err(_) => None,
     };
-    let host = text(&names.host).map(Into::into);
-    let status = text(&names.status).and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok());
-    let header = |(name, fields): (&HeaderName, &Vec<String>)| header_value(name.clone(), text(fields)?.as_bytes());
-    let headers = needs.headers.iter().zip(&names.headers).filter_map(header).collect();
+    let host = text(Attribute::Host).map(Into::into);
+    let status = text(Attribute::Status).and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok());
+    let header = |name: &HeaderName| header_value(name.clone(), text(Attribute::Header(name.clone()))?.as_bytes());
+    let headers = needs.headers.iter().filter_map(header).collect();
     let time = Time::from_micros(time.micros().saturating_sub(own_duration(&object)));
     let spent = spent(&object, names);
-    let bytes = text(&names.bytes).and_then(|bytes| bytes.parse().ok());
+    let bytes = text(Attribute::Bytes).and_then(|bytes| bytes.parse().ok());
     Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent, bytes })))
 }
 
 fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {
     let number = |name: &str| object.text(name).and_then(|number| number.parse().ok());
-    names.cost.iter().find_map(|name| number(name)).map(Spent::Cost).or_else(|| {
+    names.of(&Attribute::Cost).iter().find_map(|name| number(name)).map(Spent::Cost).or_else(|| {
         let [input, output] = TOKENS.map(number);
         Some(Spent::Tokens(Usage { input: input?, cached: 0, output: output? }))
     })
@@ -154,7 +154,7 @@ mod tests {
     use crate::commands::simulate::fields::Field;
 
     fn line(text: &str, fields: &[&str]) -> Result<Line, Unreadable> {
-        let needs = Needs { headers: vec!["x-api-key".parse().unwrap()], client: true };
+        let needs = Needs { headers: ["x-api-key".parse().unwrap()].into(), client: true };
         let fields: Vec<Field> = fields.iter().map(|field| field.parse().unwrap()).collect();
         read(text.as_bytes(), &needs, &FieldNames::new(&needs.headers, &fields), &mut TimeReader::default())
     }

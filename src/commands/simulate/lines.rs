@@ -2,13 +2,12 @@
 //! and around them.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
-use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
+use indicatif::ProgressBar;
 
 use super::json_line::Object;
 use crate::base::byte_order_mark::without_mark;
@@ -22,12 +21,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 pub(super) struct Lines {
     pub(super) name: String,
-    /// In bytes; `None` if it is not known.
-    pub(super) size: Option<u64>,
     /// Of the last line, from 1.
     pub(super) number: u64,
     reader: Box<dyn BufRead>,
-    read: Rc<Cell<u64>>,
     line: Vec<u8>,
 }
 
@@ -38,36 +34,20 @@ pub(super) enum Text<'a> {
     Long,
 }
 
-struct Counted<R> {
-    inner: R,
-    read: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.read.set(self.read.get() + count as u64);
-        Ok(count)
-    }
-}
-
 impl Lines {
-    /// `-` is standard input.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    /// `-` is standard input. The bar shows how much was read.
+    pub(super) fn open(path: &Path, bar: &ProgressBar) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Self::new("standard input", None, io::stdin());
+            return Self::new("standard input", bar.wrap_read(io::stdin()));
         }
         let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
+        if file.metadata()?.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        Self::new(&path.display().to_string(), metadata.is_file().then_some(metadata.len()), file)
+        Self::new(&path.display().to_string(), bar.wrap_read(file))
     }
 
-    pub(super) fn new(name: &str, size: Option<u64>, input: impl Read + 'static) -> io::Result<Self> {
-        let read = Rc::new(Cell::new(0));
-        let mut input = Counted { inner: input, read: read.clone() };
+    pub(super) fn new(name: &str, mut input: impl Read + 'static) -> io::Result<Self> {
         let mut start = Vec::new();
         input.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
         let is_compressed = start == GZIP;
@@ -77,45 +57,24 @@ impl Lines {
         } else {
             Box::new(whole)
         };
-        Ok(Self { name: printable(name), size, number: 0, reader, read, line: Vec::new() })
-    }
-
-    pub(super) fn bytes_read(&self) -> u64 {
-        self.read.get()
+        Ok(Self { name: printable(name), number: 0, reader, line: Vec::new() })
     }
 
     /// `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Text<'_>>> {
         self.line.clear();
-        let mut is_long = false;
-        loop {
-            let available = match self.reader.fill_buf() {
-                Ok(available) => available,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if available.is_empty() {
-                if self.line.is_empty() && !is_long {
-                    return Ok(None);
-                }
-                break;
-            }
-            let end = memchr::memchr(b'\n', available);
-            let part = available.get(..end.unwrap_or(available.len())).unwrap_or_default();
-            is_long |= self.line.len() + part.len() > MAX_LINE;
-            if !is_long {
-                self.line.extend_from_slice(part);
-            }
-            let used = part.len() + usize::from(end.is_some());
-            self.reader.consume(used);
-            if end.is_some() {
-                break;
-            }
+        let with_end = MAX_LINE + 1;
+        if self.reader.by_ref().take(with_end as u64).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(None);
         }
         self.number += 1;
-        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-        let line = if self.number == 1 { without_mark(line) } else { line };
-        Ok(Some(if is_long { Text::Long } else { Text::Whole(line) }))
+        if self.line.len() == with_end && !self.line.ends_with(b"\n") {
+            self.reader.skip_until(b'\n')?;
+            return Ok(Some(Text::Long));
+        }
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Ok(Some(Text::Whole(if self.number == 1 { without_mark(line) } else { line })))
     }
 }
 
@@ -178,7 +137,7 @@ mod tests {
     use super::*;
 
     fn all(input: Vec<u8>) -> (Vec<String>, Option<io::ErrorKind>) {
-        let mut lines = Lines::new("test", None, Cursor::new(input)).unwrap();
+        let mut lines = Lines::new("test", Cursor::new(input)).unwrap();
         let mut found = Vec::new();
         loop {
             match lines.next() {

@@ -7,27 +7,26 @@ use serde_json::{Map, Value, json};
 
 use super::notes::about_unknown;
 use super::report::{LimitReport, Report, USUAL_SHARE, moment, percent, share};
-use crate::limit::Rate;
 
 /// Of a timeline.
 const COLUMNS: usize = 60;
 
 /// One JSON object. With `suggest`, each limit also has a section with suggested rates as text.
-pub(super) fn json(report: &Report, suggest: bool) -> String {
+pub fn json(report: &Report, suggest: bool) -> String {
+    let Report { totals, skipped, .. } = report;
     let limits: Map<_, _> =
         report.limits.iter().map(|found| (found.name.clone(), limit(found, report.is_json, suggest))).collect();
-    let skipped_line = |skipped: &super::input::SkippedLine| json!({ "file": skipped.file, "line": skipped.line, "why": skipped.why.to_string() });
     let value = json!({
-        "requests": report.requests,
-        "skipped": report.skipped(),
-        "unreadable": report.unreadable,
-        "late": report.late,
-        "skipped_lines": report.skipped_lines.iter().map(skipped_line).collect::<Vec<_>>(),
-        "from": report.from.map(moment),
-        "to": report.to.map(moment),
-        "unrouted": report.unrouted,
-        "refused": report.refused,
-        "limited": report.limited,
+        "requests": totals.requests,
+        "skipped": skipped.all(),
+        "unreadable": skipped.unreadable,
+        "late": skipped.late,
+        "skipped_lines": skipped.first,
+        "from": totals.first.map(moment),
+        "to": totals.last.map(moment),
+        "unrouted": totals.unrouted,
+        "refused": totals.refused,
+        "limited": totals.limited,
         "limits": limits,
         "notes": report.notes,
         "broken": report.broken,
@@ -36,34 +35,31 @@ pub(super) fn json(report: &Report, suggest: bool) -> String {
 }
 
 fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
+    let counts = &limit.counts;
     #[expect(clippy::cast_precision_loss, reason = "it is at most 10 000")]
     let touches = |share: u64| share as f64 / 10_000.0;
-    let rates = |rates: &[Rate]| rates.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let suggested = limit.suggested.iter();
-    let columns = limit.timeline.columns(COLUMNS);
+    let suggested =
+        limit.suggested.iter().map(|found| json!({ "touches": touches(found.share), "rates": found.rates }));
+    let columns = counts.timeline.columns(COLUMNS);
     let mut value = json!({
         "rates": limit.rates,
-        "requests": limit.requests,
-        "rejected": limit.rejected,
+        "requests": counts.requests,
+        "rejected": counts.rejected,
         "held": limit.held.map(|(requests, longest)| json!({ "requests": requests, "longest_seconds": longest.as_secs_f64() })),
-        "overflowed": limit.overflowed,
+        "overflowed": counts.overflowed,
         "exempt": limit.exempt,
         "blocked": limit.blocked,
         "without_key": limit.keyless,
         "keys": limit.keys,
         "keys_rejected": limit.keys_rejected,
-        "unfollowed": limit.unfollowed,
-        "worst": limit.worst.iter().map(|worst| json!({
-            "key": worst.key, "requests": worst.requests, "rejected": worst.rejected,
-        })).collect::<Vec<_>>(),
+        "unfollowed": counts.unfollowed,
+        "worst": limit.worst,
         "exact": {
-            "wrongly_admitted": limit.wrongly_admitted,
-            "wrongly_rejected": limit.wrongly_rejected,
-            "until": limit.compared_until.map(moment),
+            "wrongly_admitted": counts.wrongly_admitted,
+            "wrongly_rejected": counts.wrongly_rejected,
+            "until": counts.compared_until.map(moment),
         },
-        "suggested": suggested.map(|found| json!({
-            "touches": touches(found.share), "rates": rates(&found.rates),
-        })).collect::<Vec<_>>(),
+        "suggested": suggested.collect::<Vec<_>>(),
         "when": {
             "from": moment(crate::base::clock::Time::from_micros(columns.start.saturating_mul(1_000_000))),
             "seconds": columns.width,
@@ -75,8 +71,7 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
         "note": about_unknown(&limit.unknown, is_json),
     });
     if let (Some(bans), Some(object)) = (&limit.bans, value.as_object_mut()) {
-        let bans = json!({ "begun": bans.begun, "keys": bans.keys, "refused": bans.refused });
-        object.insert("bans".to_owned(), bans);
+        object.insert("bans".to_owned(), json!(bans));
     }
     if suggest && let Some(object) = value.as_object_mut() {
         object.insert("section".to_owned(), section(limit).into());
@@ -84,15 +79,17 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
     value
 }
 
-pub(super) fn toml(report: &Report) -> String {
+/// Sections with suggested rates for the configuration.
+pub fn toml(report: &Report) -> String {
+    let Report { totals, skipped, .. } = report;
     let mut text = String::new();
-    let (from, to) = (report.from.map_or("-".to_owned(), moment), report.to.map_or("-".to_owned(), moment));
+    let (from, to) = (totals.first.map_or("-".to_owned(), moment), totals.last.map_or("-".to_owned(), moment));
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "# Rates for the traffic of {} requests from {from} to {to}; {} lines were skipped.",
-        report.requests,
-        report.skipped()
+        totals.requests,
+        skipped.all()
     );
     let _ = writeln!(text, "# All other settings of a limit stay as they are.");
     for limit in &report.limits {
@@ -101,17 +98,17 @@ pub(super) fn toml(report: &Report) -> String {
     text
 }
 
-pub(super) fn section(limit: &LimitReport) -> String {
+fn section(limit: &LimitReport) -> String {
+    let counts = &limit.counts;
     let mut text = String::new();
-    let rates = |rates: &[Rate]| rates.iter().map(|rate| quoted(&rate.to_string())).collect::<Vec<_>>().join(", ");
-    let (rejected, touched) = (percent(limit.rejected, limit.requests), percent(limit.keys_rejected, limit.keys));
+    let (rejected, touched) = (percent(counts.rejected, counts.requests), percent(limit.keys_rejected, limit.keys));
     let _ = writeln!(text, "[limits.{}]", name(&limit.name));
     let now = limit.rates.join(", ");
     let _ = writeln!(
         text,
         "# With {}: {rejected} of {} requests rejected, {touched} of {} keys touched.",
         if now.is_empty() { "no rates" } else { &now },
-        limit.requests,
+        counts.requests,
         limit.keys,
     );
     if limit.unknown.is_keyless {
@@ -125,7 +122,7 @@ pub(super) fn section(limit: &LimitReport) -> String {
         let _ = writeln!(
             text,
             "{start}rates = [{}]  # would have touched at most {} of the keys",
-            rates(&found.rates),
+            found.rates.iter().map(|rate| quoted(rate)).collect::<Vec<_>>().join(", "),
             share(found.share)
         );
     }

@@ -1,6 +1,6 @@
 //! Which parts of a request the configuration uses, and which of them the log has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use http::{HeaderName, header};
 
@@ -11,18 +11,16 @@ use crate::config::{Config, Cost, Host, Limit, Source, UNLIMITED};
 
 #[derive(Clone, Debug)]
 pub(super) struct Needs {
-    /// Each header once.
-    pub(super) headers: Vec<HeaderName>,
+    pub(super) headers: HashSet<HeaderName>,
     /// Whether a limit counts by the client's address.
     pub(super) client: bool,
 }
 
 /// What the lines so far have.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Seen {
-    /// For each of [`Needs::headers`], whether a line has it.
-    pub(super) headers: Vec<bool>,
+    pub(super) headers: HashSet<HeaderName>,
     pub(super) query: bool,
     pub(super) host: bool,
     pub(super) status: bool,
@@ -47,12 +45,34 @@ pub(super) struct Unknown {
     pub(super) is_found_later: bool,
 }
 
+impl Needs {
+    pub(super) fn of(config: &Config) -> Self {
+        let sources = || config.limits.iter().flat_map(Limit::sources);
+        let mut headers: HashSet<_> = sources().filter_map(header_of).collect();
+        let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
+        let costs = config.limits.iter().filter_map(|limit| limit.cost.request_header());
+        headers.extend(conditions.chain(costs).cloned());
+        if !config.server.trusted_proxies.is_empty() {
+            headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(HeaderName::from_static));
+        }
+        let counts_uploads = |limit: &Limit| matches!(limit.cost, Cost::Bytes(cost) if cost.counted.has_requests());
+        if config.routes.iter().any(|route| route.max_body_size != UNLIMITED)
+            || config.limits.iter().any(counts_uploads)
+        {
+            headers.insert(header::CONTENT_LENGTH);
+        }
+        if config.routes.iter().any(|route| route.cors.is_some()) {
+            headers.extend([header::ORIGIN, header::ACCESS_CONTROL_REQUEST_METHOD]);
+        }
+        Self { headers, client: sources().any(|source| matches!(source, Source::ClientIp { .. })) }
+    }
+}
+
 impl Seen {
-    pub(super) fn note(&mut self, record: &Record, needs: &Needs) {
+    pub(super) fn note(&mut self, record: &Record) {
         for (name, _) in &record.headers {
-            let place = needs.headers.iter().position(|header| header == name);
-            if let Some(seen) = place.and_then(|place| self.headers.get_mut(place)) {
-                *seen = true;
+            if !self.headers.contains(name) {
+                self.headers.insert(name.clone());
             }
         }
         self.query |= record.uri.query().is_some();
@@ -63,45 +83,14 @@ impl Seen {
         self.bytes |= record.bytes.is_some();
         self.fractions |= !record.time.micros().is_multiple_of(1_000_000);
     }
-}
 
-impl Needs {
-    pub(super) fn of(config: &Config) -> Self {
-        let sources = || config.limits.iter().flat_map(Limit::sources);
-        let mut headers: BTreeSet<_> = sources().filter_map(header_of).map(|name| name.as_str().to_owned()).collect();
-        let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
-        let costs = config.limits.iter().filter_map(|limit| limit.cost.request_header());
-        headers.extend(conditions.chain(costs).map(|name| name.as_str().to_owned()));
-        if !config.server.trusted_proxies.is_empty() {
-            headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(str::to_owned));
-        }
-        let counts_uploads = |limit: &Limit| matches!(limit.cost, Cost::Bytes(cost) if cost.counted.has_requests());
-        if config.routes.iter().any(|route| route.max_body_size != UNLIMITED)
-            || config.limits.iter().any(counts_uploads)
-        {
-            headers.insert(header::CONTENT_LENGTH.to_string());
-        }
-        if config.routes.iter().any(|route| route.cors.is_some()) {
-            headers.extend([header::ORIGIN, header::ACCESS_CONTROL_REQUEST_METHOD].map(|name| name.to_string()));
-        }
-        Self {
-            headers: headers.iter().filter_map(|name| name.parse().ok()).collect(),
-            client: sources().any(|source| matches!(source, Source::ClientIp { .. })),
-        }
-    }
-
-    fn is_seen(&self, name: &HeaderName, seen: &Seen) -> bool {
-        let place = self.headers.iter().position(|header| header == name);
-        place.and_then(|place| seen.headers.get(place)).is_some_and(|seen| *seen)
-    }
-
-    fn has(&self, source: &Source, seen: &Seen) -> bool {
+    fn has(&self, source: &Source) -> bool {
         match source {
             Source::Header(_) | Source::Cookie(_) | Source::Bearer => {
-                header_of(source).is_some_and(|name| self.is_seen(&name, seen))
+                header_of(source).is_some_and(|name| self.headers.contains(&name))
             }
-            Source::Query(_) => seen.query,
-            Source::Host => seen.host,
+            Source::Query(_) => self.query,
+            Source::Host => self.host,
             Source::ClientCert | Source::Jwt { .. } | Source::Json(_) | Source::Descriptor(_) => false,
             Source::ClientIp { .. }
             | Source::Path
@@ -113,23 +102,20 @@ impl Needs {
     }
 
     /// What a limit uses but no line has.
-    pub(super) fn unknown(&self, limit: &Limit, seen: &Seen, has_host: bool) -> Unknown {
-        let seen = &Seen { host: seen.host || has_host, ..seen.clone() };
-        let missing = limit.sources().filter(|source| !self.has(source, seen)).map(ToString::to_string);
-        let cost =
-            limit.cost.request_header().filter(|name| !self.is_seen(name, seen)).map(|name| format!("header:{name}"));
-        let mut sources: Vec<_> = missing.chain(cost).collect();
+    pub(super) fn unknown(&self, limit: &Limit, has_host: bool) -> Unknown {
+        let has = |source: &Source| self.has(source) || has_host && *source == Source::Host;
+        let missing = limit.sources().filter(|source| !has(source)).map(ToString::to_string);
+        let cost = limit.cost.request_header().filter(|name| !self.headers.contains(*name));
+        let mut sources: Vec<_> = missing.chain(cost.map(|name| format!("header:{name}"))).collect();
         sources.dedup();
-        let is_keyless = limit.key.parts.iter().any(|part| !part.iter().any(|source| self.has(source, seen)));
+        let is_keyless = limit.key.parts.iter().any(|part| !part.iter().any(has));
         Unknown { sources, is_keyless, is_found_later: false }
     }
 
     /// Headers that routes require but no line has.
-    pub(super) fn unknown_conditions(&self, config: &Config, seen: &Seen) -> Vec<String> {
+    pub(super) fn unknown_conditions<'a>(&self, config: &'a Config) -> BTreeSet<&'a str> {
         let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
-        let unknown: BTreeSet<_> =
-            conditions.filter(|name| !self.is_seen(name, seen)).map(HeaderName::as_str).collect();
-        unknown.into_iter().map(str::to_owned).collect()
+        conditions.filter(|name| !self.headers.contains(*name)).map(HeaderName::as_str).collect()
     }
 }
 

@@ -86,9 +86,9 @@ impl Notes<'_> {
     }
 
     fn about_configuration(&self) -> Vec<String> {
-        let Self { config, needs, input, replay, .. } = self;
+        let Self { config, input, replay, .. } = self;
         let mut notes = Vec::new();
-        for header in needs.unknown_conditions(config, &input.seen) {
+        for header in input.seen.unknown_conditions(config) {
             notes.push(format!("routes require the header {header}, which no line has: these routes take no request"));
         }
         if config.routes.iter().any(|route| route.scheme.is_some()) {

@@ -146,25 +146,20 @@ fn with_exponent(text: &str) -> Option<Time> {
 /// The size of a number shows its unit, because all logs are from after 1973.
 fn number(text: &str) -> Option<Time> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let (whole, digits) = (whole.parse::<u64>().ok()?, fraction.get(..fraction.len().min(6))?);
+    let whole = whole.parse::<u64>().ok()?;
     if fraction.contains('.') {
         return None;
     }
-    let micros = match whole {
+    let (unit, digits) = match whole {
         // Seconds up to the year 5138.
-        0..100_000_000_000 => {
-            let part = if digits.is_empty() { 0 } else { format!("{digits:0<6}").parse::<u64>().ok()? };
-            whole.checked_mul(1_000_000)?.checked_add(part)?
-        }
-        100_000_000_000..100_000_000_000_000 => {
-            let digits = digits.get(..digits.len().min(3))?;
-            let part = if digits.is_empty() { 0 } else { format!("{digits:0<3}").parse::<u64>().ok()? };
-            whole.checked_mul(1_000)?.checked_add(part)?
-        }
-        100_000_000_000_000..100_000_000_000_000_000 => whole,
-        _ => whole / 1_000,
+        0..100_000_000_000 => (1_000_000, 6),
+        100_000_000_000..100_000_000_000_000 => (1_000, 3),
+        100_000_000_000_000..100_000_000_000_000_000 => (1, 0),
+        _ => return Some(Time::from_micros(whole / 1_000)),
     };
-    Some(Time::from_micros(micros))
+    let fraction = fraction.get(..fraction.len().min(digits))?;
+    let part = if fraction.is_empty() { 0 } else { format!("{fraction:0<digits$}").parse::<u64>().ok()? };
+    Some(Time::from_micros(whole.checked_mul(unit)?.checked_add(part)?))
 }
 
 #[cfg(test)]

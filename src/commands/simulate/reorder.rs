@@ -3,8 +3,8 @@
 //! A single line with a time in the future would make all later lines late. So a line that is more than a day ahead counts only
 //! if the next line confirms it.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::record::Record;
@@ -20,7 +20,8 @@ const LEAP: u64 = 86_400 * 1_000_000;
 pub(super) struct Reorder {
     /// In microseconds.
     window: u64,
-    waiting: BinaryHeap<Reverse<PendingRecord>>,
+    /// By time, then by line.
+    waiting: BTreeMap<(u64, u64), Box<Record>>,
     /// The latest time so far.
     newest: u64,
     newest_line: u64,
@@ -33,33 +34,7 @@ pub(super) struct Reorder {
     max_bytes: usize,
 }
 
-/// Ordered by time, then by line.
-struct PendingRecord {
-    at: (u64, u64),
-    record: Box<Record>,
-}
-
-impl PartialEq for PendingRecord {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for PendingRecord {}
-
-impl PartialOrd for PendingRecord {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PendingRecord {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
-/// A line that is too much out of order to be sorted.
+/// Why a line is too much out of order to be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutOfOrder {
     /// Later than the window allows.
@@ -72,25 +47,31 @@ pub(super) enum OutOfOrder {
     Ahead,
 }
 
+impl fmt::Display for OutOfOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late { seconds, newest_line } => {
+                write!(f, "its time is {seconds} s before that of line {newest_line}, more than --reorder allows")
+            }
+            Self::Ahead => f.write_str("its time is more than a day after those of the lines before and after it"),
+        }
+    }
+}
+
 impl Reorder {
     /// Sorts within `window`. The `logs` share the memory.
     pub(super) fn new(window: Duration, logs: usize) -> Self {
-        let (waiting, max_bytes) = (BinaryHeap::new(), MAX_BYTES / logs.max(1));
         Self {
             window: micros(window),
-            waiting,
+            waiting: BTreeMap::new(),
             newest: 0,
             newest_line: 0,
             leaping: None,
             taken: 0,
             added: 0,
             bytes: 0,
-            max_bytes,
+            max_bytes: MAX_BYTES / logs.max(1),
         }
-    }
-
-    pub(super) fn added(&self) -> u64 {
-        self.added
     }
 
     pub(super) fn len(&self) -> usize {
@@ -134,7 +115,7 @@ impl Reorder {
             (self.newest, self.newest_line) = (time, line);
         }
         self.bytes += record.bytes();
-        self.waiting.push(Reverse(PendingRecord { at: (time, self.added), record }));
+        self.waiting.insert((time, self.added), record);
         self.added += 1;
         None
     }
@@ -145,15 +126,16 @@ impl Reorder {
             // It is ahead of all others, so it is not late.
             self.place(leaping, line);
         }
-        let Reverse(first) = self.waiting.peek()?;
-        let is_due = first.at.0 <= self.newest.saturating_sub(self.window);
+        let first = self.waiting.first_entry()?;
+        let (time, _) = *first.key();
+        let is_due = time <= self.newest.saturating_sub(self.window);
         if !is_due && !is_last && self.bytes <= self.max_bytes {
             return None;
         }
-        let Reverse(first) = self.waiting.pop()?;
-        self.bytes = self.bytes.saturating_sub(first.record.bytes());
-        self.taken = first.at.0;
-        Some(first.record)
+        let record = first.remove();
+        self.bytes = self.bytes.saturating_sub(record.bytes());
+        self.taken = time;
+        Some(record)
     }
 }
 

@@ -230,7 +230,7 @@ impl Request<'_> {
             return;
         }
         let Some(ask) = state.asks.iter().find(|ask| ask.place == place) else {
-            statistics.reported_blocks += u64::from(is_shadowed);
+            statistics.counts.reported_blocks += u64::from(is_shadowed);
             return;
         };
         let (mut has_ban_begun, mut is_banned) = (false, false);
@@ -247,13 +247,13 @@ impl Request<'_> {
             return;
         }
         if is_banned {
-            statistics.add_banned();
+            statistics.counts.banned += 1;
             return;
         }
         let told = state.outcomes.iter().find(|outcome| outcome.place == place);
         if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, told.map(|found| found.verdict)) {
-            statistics.held += u64::from(verdict.level > slow.from);
-            statistics.fullest_held = statistics.fullest_held.max(verdict.level);
+            statistics.counts.held += u64::from(verdict.level > slow.from);
+            statistics.counts.fullest_held = statistics.counts.fullest_held.max(verdict.level);
         }
         let outcome = match decision {
             _ if is_shadowed || state.over.contains(&place) => Outcome::Rejected,

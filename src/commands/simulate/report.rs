@@ -4,10 +4,12 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::input::SkippedLine;
+use serde::Serialize;
+
+use super::input::Skipped;
 use super::needs::Unknown;
-use super::statistics::{KeyStatistics, LimitStatistics, Peaks};
-use super::timeline::Timeline;
+use super::replay::Totals;
+use super::statistics::{Counts, KeyStatistics, LimitStatistics, Peaks};
 use crate::base::clock::Time;
 use crate::config::Limit;
 use crate::limit::{Rate, Strategy};
@@ -17,22 +19,13 @@ use crate::request::decide::DecisionCounters;
 const WORST: usize = 10;
 
 pub struct Report {
-    pub(super) requests: u64,
-    pub(super) unreadable: u64,
-    pub(super) late: u64,
-    pub(super) skipped_lines: Vec<SkippedLine>,
-    pub(super) from: Option<Time>,
-    pub(super) to: Option<Time>,
-    pub(super) unrouted: u64,
-    /// Requests that are refused before limits are asked.
-    pub(super) refused: u64,
-    /// Requests that at least one limit would have refused or blocked.
-    pub(super) limited: u64,
+    pub(super) totals: Totals,
+    pub(super) skipped: Skipped,
     pub(super) limits: Vec<LimitReport>,
     /// What the numbers do not say.
     pub(super) notes: Vec<String>,
     /// Why logs could not be read to their ends.
-    pub(super) broken: Vec<String>,
+    pub broken: Vec<String>,
     /// Whether lines are JSON, so that the user can name fields.
     pub(super) is_json: bool,
 }
@@ -45,12 +38,9 @@ pub(super) struct LimitReport {
     pub(super) key: String,
     /// What the limit uses but the log does not have.
     pub(super) unknown: Unknown,
-    pub(super) requests: u64,
-    pub(super) rejected: u64,
+    pub(super) counts: Counts,
     /// How many requests the limit would have held, and the longest delay; `None` if it holds none.
     pub(super) held: Option<(u64, Duration)>,
-    /// Requests that were charged to the pool.
-    pub(super) overflowed: u64,
     pub(super) exempt: u64,
     pub(super) blocked: u64,
     /// `None` if the limit bans no keys.
@@ -59,16 +49,11 @@ pub(super) struct LimitReport {
     pub(super) keyless: u64,
     pub(super) keys: u64,
     pub(super) keys_rejected: u64,
-    /// Requests of keys that were not followed one by one.
-    pub(super) unfollowed: u64,
     pub(super) worst: Vec<KeyReport>,
-    pub(super) wrongly_admitted: u64,
-    pub(super) wrongly_rejected: u64,
-    pub(super) compared_until: Option<Time>,
     pub(super) suggested: Vec<Suggestion>,
-    pub(super) timeline: Timeline,
 }
 
+#[derive(Serialize)]
 pub(super) struct BanReport {
     pub(super) begun: u64,
     pub(super) keys: u64,
@@ -76,6 +61,7 @@ pub(super) struct BanReport {
     pub(super) refused: u64,
 }
 
+#[derive(Serialize)]
 pub(super) struct KeyReport {
     pub(super) key: String,
     pub(super) requests: u64,
@@ -86,18 +72,7 @@ pub(super) struct KeyReport {
 pub(super) struct Suggestion {
     /// In parts of 10 000.
     pub(super) share: u64,
-    pub(super) rates: Vec<Rate>,
-}
-
-impl Report {
-    pub(super) fn skipped(&self) -> u64 {
-        self.unreadable + self.late
-    }
-
-    /// Why logs could not be read to their ends. Then the report covers only what was read.
-    pub fn broken(&self) -> &[String] {
-        &self.broken
-    }
+    pub(super) rates: Vec<String>,
 }
 
 impl LimitReport {
@@ -122,36 +97,32 @@ impl LimitReport {
             rejected: key.rejected,
         };
         let peaks = statistics.peaks();
-        let suggested = SHARES
-            .into_iter()
-            .filter_map(|share| Some(Suggestion { share, rates: suggestion(&peaks, &limit.rates, share)? }));
+        let texts = |rates: &[Rate]| rates.iter().map(ToString::to_string).collect();
+        let suggested = |share| {
+            let rates = suggestion(&peaks, &limit.rates, share)?;
+            Some(Suggestion { share, rates: texts(&rates) })
+        };
+        let counts = &statistics.counts;
         let count = |count: fn(&DecisionCounters) -> u64| counters.map_or(0, count);
         Self {
             name: limit.name.clone(),
-            rates: limit.rates.iter().map(ToString::to_string).collect(),
+            rates: texts(&limit.rates),
             key: limit.key.to_string(),
             unknown,
-            requests: statistics.requests,
-            rejected: statistics.rejected,
-            held: limit.slows().map(|slow| (statistics.held, slow.hold(statistics.fullest_held))),
-            overflowed: statistics.overflowed,
+            counts: counts.clone(),
+            held: limit.slows().map(|slow| (counts.held, slow.hold(counts.fullest_held))),
             exempt: count(|counters| counters.exempt.get()),
-            blocked: count(|counters| counters.blocked.get()) + statistics.reported_blocks,
+            blocked: count(|counters| counters.blocked.get()) + counts.reported_blocks,
             bans: limit.ban.as_ref().map(|_| BanReport {
-                begun: statistics.bans,
+                begun: counts.bans,
                 keys: statistics.keys().filter(|key| key.was_banned).count() as u64,
-                refused: statistics.banned,
+                refused: counts.banned,
             }),
             keyless: count(|counters| counters.skipped.get() + counters.keyless.get()),
             keys: statistics.keys().count() as u64,
             keys_rejected,
-            unfollowed: statistics.unfollowed,
             worst: rejected.into_iter().map(worst).collect(),
-            wrongly_admitted: statistics.wrongly_admitted,
-            wrongly_rejected: statistics.wrongly_rejected,
-            compared_until: statistics.compared_until,
-            suggested: suggested.collect(),
-            timeline: statistics.timeline.clone(),
+            suggested: SHARES.into_iter().filter_map(suggested).collect(),
         }
     }
 }
@@ -169,6 +140,11 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
         small if small < 0.01 => "under 0.01 %".to_owned(),
         _ => format!("{percent:.2} %"),
     }
+}
+
+/// `41 (0.03 %)`.
+pub(super) fn part(count: u64, whole: u64) -> String {
+    format!("{count} ({})", percent(count, whole))
 }
 
 /// `1 %`, `0.1 %`, `0.01 %` for parts of 10 000.

@@ -20,7 +20,9 @@ const MAX_KEYS: usize = 1 << 20;
 /// In all exact logs of a limit together; each entry takes 16 bytes.
 const MAX_ENTRIES: usize = 1 << 24;
 
-pub(super) struct LimitStatistics {
+/// What a limit decided, in numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
     /// Requests that the rates decided.
     pub(super) requests: u64,
     /// Requests that the rates would have rejected.
@@ -44,6 +46,10 @@ pub(super) struct LimitStatistics {
     /// When the comparison ended because it took too much memory.
     pub(super) compared_until: Option<Time>,
     pub(super) timeline: Timeline,
+}
+
+pub(super) struct LimitStatistics {
+    pub(super) counts: Counts,
     /// In boxes, because a table has up to twice as many places as entries.
     keys: HashMap<Fingerprint, Box<KeyStatistics>, RandomState>,
     /// The limit's own rates, in a form that also counts requests over the limit.
@@ -98,19 +104,7 @@ impl LimitStatistics {
         let longest = rates.map(|rate| micros(rate.window())).max().unwrap_or(0);
         let demand: Vec<_> = own.rates().iter().map(unlimited).collect();
         Self {
-            requests: 0,
-            rejected: 0,
-            bans: 0,
-            banned: 0,
-            held: 0,
-            fullest_held: 0,
-            overflowed: 0,
-            reported_blocks: 0,
-            unfollowed: 0,
-            wrongly_admitted: 0,
-            wrongly_rejected: 0,
-            compared_until: None,
-            timeline: Timeline::default(),
+            counts: Counts::default(),
             keys: HashMap::default(),
             demand: Limit::new(own.name(), &demand),
             longest,
@@ -123,14 +117,14 @@ impl LimitStatistics {
     /// `text` writes the key.
     pub(super) fn add(&mut self, decided: &Decided<'_>, text: impl FnOnce() -> String) {
         let rejected = u64::from(decided.outcome == Outcome::Rejected);
-        self.requests += 1;
-        self.rejected += rejected;
-        self.overflowed += u64::from(decided.outcome == Outcome::Overflowed);
-        self.timeline.add(decided.time, rejected > 0);
+        self.counts.requests += 1;
+        self.counts.rejected += rejected;
+        self.counts.overflowed += u64::from(decided.outcome == Outcome::Overflowed);
+        self.counts.timeline.add(decided.time, rejected > 0);
         let is_full = self.keys.len() >= self.max_keys;
         let key = if is_full {
             let Some(key) = self.keys.get_mut(&decided.key) else {
-                self.unfollowed += 1;
+                self.counts.unfollowed += 1;
                 return;
             };
             key
@@ -139,15 +133,15 @@ impl LimitStatistics {
         };
         key.requests += 1;
         key.rejected += rejected;
-        if self.compared_until.is_some() {
+        if self.counts.compared_until.is_some() {
             return;
         }
         let until = decided.time.micros().checked_sub(self.longest);
         self.entries -= until.map_or(0, |until| key.log.forget(until));
         let is_admitted = matches!(decided.outcome, Outcome::Charged | Outcome::NotCharged);
         match (is_admitted, key.log.has_room(decided.limit.rates(), decided.time, decided.need)) {
-            (true, false) => self.wrongly_admitted += 1,
-            (false, true) => self.wrongly_rejected += 1,
+            (true, false) => self.counts.wrongly_admitted += 1,
+            (false, true) => self.counts.wrongly_rejected += 1,
             (true, true) | (false, false) => {}
         }
         if decided.outcome == Outcome::Charged {
@@ -163,13 +157,8 @@ impl LimitStatistics {
     }
 
     pub(super) fn begin_ban(&mut self, key: Fingerprint) {
-        self.bans += 1;
+        self.counts.bans += 1;
         self.keys.get_mut(&key).into_iter().for_each(|key| key.was_banned = true);
-    }
-
-    /// Adds a request that a ban refused; rates did not decide it.
-    pub(super) fn add_banned(&mut self) {
-        self.banned += 1;
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyStatistics> {
@@ -178,7 +167,7 @@ impl LimitStatistics {
 
     /// The peaks of keys with the limit's own rates; empty if the comparison ended early.
     pub(super) fn peaks(&self) -> Vec<Peaks> {
-        let keys = self.keys.values().filter(|key| !key.peaks.is_empty() && self.compared_until.is_none());
+        let keys = self.keys.values().filter(|key| !key.peaks.is_empty() && self.counts.compared_until.is_none());
         keys.map(|key| key.peaks.clone()).collect()
     }
 
@@ -195,7 +184,7 @@ impl LimitStatistics {
             self.entries += key.log.len();
         }
         if self.entries > self.max_entries / 2 {
-            self.compared_until = Some(now);
+            self.counts.compared_until = Some(now);
             for key in self.keys.values_mut() {
                 (key.log, key.demand) = (ExactLog::default(), None);
             }
@@ -316,8 +305,8 @@ mod tests {
         for (seconds, is_admitted) in [(100, true), (101, true), (102, true), (113, false), (114, true)] {
             add(&mut statistics, &decided(&limit, "a", seconds, is_admitted));
         }
-        assert_eq!((statistics.wrongly_admitted, statistics.wrongly_rejected), (1, 1));
-        assert_eq!((statistics.requests, statistics.rejected, statistics.keys.len()), (5, 1, 1));
+        assert_eq!((statistics.counts.wrongly_admitted, statistics.counts.wrongly_rejected), (1, 1));
+        assert_eq!((statistics.counts.requests, statistics.counts.rejected, statistics.keys.len()), (5, 1, 1));
     }
 
     proptest! {
@@ -354,7 +343,7 @@ mod tests {
                 let decided = Decided { key, time, limit, is_own: true, need, cost, outcome };
                 statistics.add(&decided, String::new);
             }
-            prop_assert_eq!((statistics.wrongly_admitted, statistics.wrongly_rejected), wrong);
+            prop_assert_eq!((statistics.counts.wrongly_admitted, statistics.counts.wrongly_rejected), wrong);
         }
     }
 
@@ -366,19 +355,19 @@ mod tests {
         for key in ["a", "b", "c", "a", "c"] {
             add(&mut statistics, &decided(&limit, key, 1, true));
         }
-        assert_eq!((statistics.requests, statistics.keys.len(), statistics.unfollowed), (5, 2, 2));
+        assert_eq!((statistics.counts.requests, statistics.keys.len(), statistics.counts.unfollowed), (5, 2, 2));
         let mut statistics = LimitStatistics { max_entries: 4, ..new() };
         // Old entries of other keys are forgotten first.
         for (key, seconds) in [("a", 1), ("a", 2), ("b", 100), ("b", 101), ("c", 102)] {
             add(&mut statistics, &decided(&limit, key, seconds, true));
         }
-        assert!(statistics.compared_until.is_some(), "three of four entries still count");
+        assert!(statistics.counts.compared_until.is_some(), "three of four entries still count");
         assert!(statistics.peaks().is_empty());
         let mut statistics = LimitStatistics { max_entries: 4, ..new() };
         for (key, seconds) in [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("c", 102), ("c", 103)] {
             add(&mut statistics, &decided(&limit, key, seconds, true));
         }
-        assert_eq!((statistics.compared_until, statistics.entries), (None, 2));
+        assert_eq!((statistics.counts.compared_until, statistics.entries), (None, 2));
     }
 
     /// Every request, one by one.

@@ -4,132 +4,113 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::notes::about_unknown;
-use super::report::{BanReport, LimitReport, Report, moment, percent, share};
+use super::report::{BanReport, LimitReport, Report, moment, part, percent, share};
 use super::timeline::sparkline;
 use crate::base::units;
-use crate::limit::Rate;
 
 const COLUMNS: usize = 60;
 
-pub(super) fn text(report: &Report) -> String {
-    let mut text = String::new();
-    match report.from.zip(report.to) {
-        Some((from, to)) => {
-            line(&mut text, &format!("{} requests from {} to {}", report.requests, moment(from), moment(to)));
-        }
-        None => line(&mut text, "no requests"),
-    }
-    let limited = percent(report.limited, report.requests);
-    line(&mut text, &format!("{} ({limited}) would be refused by at least one limit", report.limited));
-    skipped(&mut text, report);
+pub fn text(report: &Report) -> String {
+    let mut lines = Vec::new();
+    let totals = &report.totals;
+    lines.push(match totals.first.zip(totals.last) {
+        Some((from, to)) => format!("{} requests from {} to {}", totals.requests, moment(from), moment(to)),
+        None => "no requests".to_owned(),
+    });
+    lines.push(format!("{} would be refused by at least one limit", part(totals.limited, totals.requests)));
+    lines.extend(skipped(report));
     for limit in &report.limits {
-        self::limit(&mut text, limit, report.is_json);
+        lines.push(String::new());
+        lines.extend(self::limit(limit, report.is_json));
     }
     if !report.notes.is_empty() {
-        line(&mut text, "\nnotes");
-        report.notes.iter().for_each(|note| line(&mut text, &format!("  {note}")));
+        lines.push("\nnotes".to_owned());
+        lines.extend(report.notes.iter().map(|note| format!("  {note}")));
     }
-    text
+    lines.push(String::new());
+    lines.join("\n")
 }
 
-fn line(text: &mut String, line: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{line}");
-}
-
-fn skipped(text: &mut String, report: &Report) {
-    let mut kinds = Vec::new();
-    for (count, what) in [(report.unreadable, "cannot be read"), (report.late, "out of order")] {
-        if count > 0 {
-            kinds.push(format!("{count} {what}"));
-        }
-    }
+fn skipped(report: &Report) -> Vec<String> {
+    let skipped = &report.skipped;
+    let kinds = counted([(skipped.unreadable, "cannot be read"), (skipped.late, "out of order")]);
     if kinds.is_empty() {
-        return;
+        return Vec::new();
     }
-    line(text, &format!("{} lines skipped: {}", report.skipped(), kinds.join(", ")));
-    for skipped in &report.skipped_lines {
-        line(text, &format!("  {}:{}: {}", skipped.file, skipped.line, skipped.why));
-    }
-    let more = report.skipped().saturating_sub(report.skipped_lines.len() as u64);
-    if more > 0 {
-        line(text, &format!("  and {more} more"));
-    }
+    let mut lines = vec![format!("{} lines skipped: {kinds}", skipped.all())];
+    lines.extend(skipped.first.iter().map(|line| format!("  {}:{}: {}", line.file, line.line, line.why)));
+    let more = skipped.all().saturating_sub(skipped.first.len() as u64);
+    lines.extend((more > 0).then(|| format!("  and {more} more")));
+    lines
 }
 
-fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
+/// What has occurred.
+fn counted<const N: usize>(counts: [(u64, &str); N]) -> String {
+    let occurred = counts.into_iter().filter(|(count, _)| *count > 0);
+    occurred.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+}
+
+fn limit(limit: &LimitReport, is_json: bool) -> Vec<String> {
+    let counts = &limit.counts;
     let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
-    line(text, &format!("\n{}  {rates} per {}", limit.name, limit.key));
-    if let Some(note) = about_unknown(&limit.unknown, is_json) {
-        line(text, &format!("  WARNING   {note}"));
-    }
+    let mut lines = vec![format!("{}  {rates} per {}", limit.name, limit.key)];
+    let mut fact = |label: &str, text: String| lines.push(format!("  {label:<9} {text}"));
+    about_unknown(&limit.unknown, is_json).into_iter().for_each(|note| fact("WARNING", note));
     if limit.unknown.is_keyless {
-        return;
+        return lines;
     }
-    line(text, &format!("  requests  {}", limit.requests));
-    line(text, &format!("  rejected  {} ({})", limit.rejected, percent(limit.rejected, limit.requests)));
-    if limit.overflowed > 0 {
-        let share = percent(limit.overflowed, limit.requests);
-        line(text, &format!("  overflow  {} ({share}) charged to its pool", limit.overflowed));
+    fact("requests", counts.requests.to_string());
+    fact("rejected", part(counts.rejected, counts.requests));
+    if counts.overflowed > 0 {
+        fact("overflow", format!("{} charged to its pool", part(counts.overflowed, counts.requests)));
     }
     if let Some((held, longest)) = limit.held {
-        line(text, &format!("  held      {held} ({}), for up to {longest:?}", percent(held, limit.requests)));
+        fact("held", format!("{}, for up to {longest:?}", part(held, counts.requests)));
     }
-    let apart: Vec<_> =
-        [(limit.exempt, "of exempt keys"), (limit.blocked, "of blocked keys"), (limit.keyless, "without a key")]
-            .into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
-            .collect();
+    let apart =
+        [(limit.exempt, "of exempt keys"), (limit.blocked, "of blocked keys"), (limit.keyless, "without a key")];
+    let apart = counted(apart);
     if !apart.is_empty() {
-        line(text, &format!("  apart     {}", apart.join(", ")));
+        fact("apart", apart);
     }
-    let share = percent(limit.keys_rejected, limit.keys);
-    line(text, &format!("  keys      {}, of which {} ({share}) had a rejection", limit.keys, limit.keys_rejected));
+    fact("keys", format!("{}, of which {} had a rejection", limit.keys, part(limit.keys_rejected, limit.keys)));
     if let Some(BanReport { begun, keys, refused }) = &limit.bans {
-        line(
-            text,
-            &format!("  banned    {keys} keys, in {begun} bans, which would have refused {refused} more requests"),
-        );
+        fact("banned", format!("{keys} keys, in {begun} bans, which would have refused {refused} more requests"));
     }
-    if limit.unfollowed > 0 {
-        line(text, &format!("            more keys sent {} requests; they are counted only above", limit.unfollowed));
+    if counts.unfollowed > 0 {
+        fact("", format!("more keys sent {} requests; they are counted only above", counts.unfollowed));
     }
-    if limit.rejected > 0 {
-        when(text, limit);
+    if counts.rejected > 0 {
+        fact("when", when(limit));
     }
-    let until = limit.compared_until.map_or(String::new(), |time| {
-        format!(", until {}: then the comparison would have taken too much memory", moment(time))
-    });
-    line(
-        text,
-        &format!(
-            "  exact     {} wrongly admitted and {} wrongly rejected, compared with an exact log{until}",
-            limit.wrongly_admitted, limit.wrongly_rejected
-        ),
+    let mut exact = format!(
+        "{} wrongly admitted and {} wrongly rejected, compared with an exact log",
+        counts.wrongly_admitted, counts.wrongly_rejected
     );
-    for (at, worst) in limit.worst.iter().enumerate() {
-        let label = if at == 0 { "worst" } else { "" };
+    if let Some(time) = counts.compared_until {
+        // Writing to a string cannot fail.
+        let _ = write!(exact, ", until {}: then the comparison would have taken too much memory", moment(time));
+    }
+    fact("exact", exact);
+    for (label, worst) in labelled("worst", &limit.worst) {
         let share = percent(worst.rejected, worst.requests);
-        line(
-            text,
-            &format!(
-                "  {label:<9} {}: {} of {} requests rejected ({share})",
-                worst.key, worst.rejected, worst.requests
-            ),
-        );
+        fact(label, format!("{}: {} of {} requests rejected ({share})", worst.key, worst.rejected, worst.requests));
     }
-    for (at, found) in limit.suggested.iter().enumerate() {
-        let label = if at == 0 { "touching" } else { "" };
-        let rates = found.rates.iter().map(Rate::to_string).collect::<Vec<_>>().join(" and ");
-        line(text, &format!("  {label:<9} at most {:>6} of the keys: {rates}", self::share(found.share)));
+    for (label, found) in labelled("touching", &limit.suggested) {
+        fact(label, format!("at most {:>6} of the keys: {}", share(found.share), found.rates.join(" and ")));
     }
+    lines
 }
 
-fn when(text: &mut String, limit: &LimitReport) {
-    let columns = limit.timeline.columns(COLUMNS);
+/// Labels only the first.
+fn labelled<'a, T>(label: &'a str, list: &'a [T]) -> impl Iterator<Item = (&'a str, &'a T)> {
+    std::iter::once(label).chain(std::iter::repeat("")).zip(list)
+}
+
+fn when(limit: &LimitReport) -> String {
+    let columns = limit.counts.timeline.columns(COLUMNS);
     let rejected = columns.columns.iter().map(|column| column.rejected);
     let most = rejected.clone().max().unwrap_or(0);
     let width = units::period(Duration::from_secs(columns.width));
-    line(text, &format!("  when      [{}] at most {most} per {width}", sparkline(rejected)));
+    format!("[{}] at most {most} per {width}", sparkline(rejected))
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::admin::dashboard::{Limits, Numbers};
 use crate::base::back_off::BackOff;
 use crate::base::printable::printable;
-use crate::commands::admin_client::{AdminClient, AdminResponse, AskError};
+use crate::commands::admin_client::{AdminClient, AdminResponse, NOT_A_GATEWAY, too_large, within};
 
 /// For an answer, and for the next event: the gateway sends one each second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -47,13 +47,13 @@ impl<'a> Feed<'a> {
     ///
     /// # Errors
     /// When the gateway sends none, or the stream breaks, is silent, or cannot be read.
-    pub(super) async fn next(&mut self) -> Result<Numbers, AskError> {
+    pub(super) async fn next(&mut self) -> Result<Numbers, String> {
         let mut is_new = false;
         loop {
             let Some(answer) = &mut self.open else {
                 let answer = self.client.get("/api/events", ANSWER_LIMIT).await?;
                 if !answer.is("text/event-stream") {
-                    return Err(AskError::NotAGateway);
+                    return Err(NOT_A_GATEWAY.to_owned());
                 }
                 (self.open, self.begun, is_new) = (Some(answer), Vec::new(), true);
                 continue;
@@ -63,12 +63,12 @@ impl<'a> Feed<'a> {
                     return Ok(numbers);
                 }
             }
-            let piece = timeout(ANSWER_LIMIT, answer.piece()).await.unwrap_or(Err(AskError::TimedOut(ANSWER_LIMIT)))?;
+            let piece = within(ANSWER_LIMIT, answer.piece()).await?;
             match piece {
-                Some(piece) if self.begun.len() + piece.len() > MAX_BYTES => return Err(AskError::TooLarge(MAX_BYTES)),
+                Some(piece) if self.begun.len() + piece.len() > MAX_BYTES => return Err(too_large(MAX_BYTES)),
                 Some(piece) => self.begun.extend_from_slice(&piece),
                 // Otherwise it would ask a server of empty streams again and again without a pause.
-                None if is_new => return Err(AskError::NotAGateway),
+                None if is_new => return Err(NOT_A_GATEWAY.to_owned()),
                 None => self.open = None,
             }
         }
@@ -80,7 +80,7 @@ impl<'a> Feed<'a> {
         loop {
             let next = self.next().await;
             failures = if next.is_ok() { 0 } else { failures + 1 };
-            send(Update::Numbers(next.map(Box::new).map_err(|error| error.to_string())));
+            send(Update::Numbers(next.map(Box::new)));
             if failures > 0 {
                 self.open = None;
                 sleep(PAUSES.pause(failures)).await;
@@ -97,7 +97,7 @@ fn take_event(begun: &mut Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// `None` if the event is of another kind.
-fn read(event: &[u8]) -> Result<Option<Numbers>, AskError> {
+fn read(event: &[u8]) -> Result<Option<Numbers>, String> {
     let field = |name: &[u8]| {
         let mut lines = event.split(|byte| *byte == b'\n');
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(b":").map(<[u8]>::trim_ascii_start))
@@ -109,9 +109,11 @@ fn read(event: &[u8]) -> Result<Option<Numbers>, AskError> {
 }
 
 /// Makes all texts safe for a terminal.
-fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, AskError> {
+fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     let value = serde_json::from_slice(json).map(printed);
-    value.and_then(serde_json::from_value).map_err(AskError::OtherVersion)
+    value.and_then(serde_json::from_value).map_err(|error| {
+        format!("this version cannot read what it sends, so the gateway may have another version: {error}")
+    })
 }
 
 /// Makes texts and names printable.
@@ -127,8 +129,7 @@ fn printed(value: Value) -> Value {
 pub(super) async fn follow_limits(client: &AdminClient, send: impl Fn(Update)) -> Infallible {
     loop {
         let asked = async { parse(&client.get("/api/limits", ANSWER_LIMIT).await?.whole(MAX_BYTES).await?) };
-        let asked = timeout(ANSWER_LIMIT, asked).await.unwrap_or(Err(AskError::TimedOut(ANSWER_LIMIT)));
-        send(Update::Limits(asked.map_err(|error| error.to_string())));
+        send(Update::Limits(within(ANSWER_LIMIT, asked).await));
         sleep(LIMITS_EVERY).await;
     }
 }
@@ -207,7 +208,7 @@ mod tests {
         }
         for broken in ["{", "{}", "7", "{\"time_ms\":-1}"] {
             let event = format!("event: numbers\ndata: {broken}\n\n");
-            assert!(matches!(read(event.as_bytes()), Err(AskError::OtherVersion(_))), "{broken}");
+            assert!(read(event.as_bytes()).unwrap_err().contains("another version"), "{broken}");
         }
     }
 
@@ -219,7 +220,7 @@ mod tests {
         assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
         assert_eq!(value.as_object().unwrap().values().next().unwrap()[2], 1);
         let event = format!("event: numbers\ndata: {}\n\n", json!({ "state": hostile }));
-        let error = read(event.as_bytes()).unwrap_err().to_string();
+        let error = read(event.as_bytes()).unwrap_err();
         assert!(!error.contains(char::is_control), "{error:?}");
     }
 }

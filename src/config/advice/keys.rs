@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use http::HeaderName;
-use toml::de::DeValue;
 
-use super::{Advice, Advised};
+use super::Advised;
 use crate::config::overrides::Allowance;
 use crate::config::{Cost, Limit, Missing, Role, Route, Source, is_secret};
 
@@ -14,17 +13,15 @@ use crate::config::{Cost, Limit, Missing, Role, Route, Source, is_secret};
 const ADDRESSES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x-client-ip"];
 
 /// Keys that look like the client's address, but that every client can choose.
-pub(super) fn chosen_addresses(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let mut all = Vec::new();
-    for limit in &config.limits {
+pub(super) fn chosen_addresses(advised: &Advised<'_>) {
+    for limit in &advised.config.limits {
         if let Some(name) = chosen_address(limit) {
             let message =
                 format!("`{}` counts by `{name}`, in which every client can write another address", limit.name);
             let help = "use `client-ip`, and list your proxies in `trusted_proxies`: then it is read from this header";
-            all.push(Advice::new(&[&"limits", &limit.name, &"key"], message, help));
+            advised.warn(&[&"limits", &limit.name, &"key"], message, help);
         }
     }
-    all
 }
 
 fn chosen_address(limit: &Limit) -> Option<&HeaderName> {
@@ -35,7 +32,8 @@ fn chosen_address(limit: &Limit) -> Option<&HeaderName> {
 }
 
 /// Limits that alone bound what a client sends to a route, although it can invent a new key for each request.
-pub(super) fn invented(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+pub(super) fn invented(advised: &Advised<'_>) {
+    let config = advised.config;
     let mut found = BTreeMap::new();
     for route in &config.routes {
         let limits: Vec<_> =
@@ -49,16 +47,15 @@ pub(super) fn invented(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
             }
         }
     }
-    let advice = |(limit, source): &(&Limit, &Source)| {
+    for (limit, source) in found.into_values() {
         let message = format!("`{}` limits nobody who invents a new `{source}` for each request", limit.name);
         let is_first = limit.key.parts.first().is_some_and(|first| first.contains(source));
         let help = match limit.known_keys {
             None if is_first => known_keys_of(limit),
             _ => "add another limit to its routes: key = \"client-ip\"".to_owned(),
         };
-        Advice::new(&[&"limits", &limit.name, &"key"], message, help)
-    };
-    found.values().map(advice).collect()
+        advised.warn(&[&"limits", &limit.name, &"key"], message, help);
+    }
 }
 
 /// The sources of a key whose values tell clients apart, but that any client can invent.
@@ -105,54 +102,17 @@ fn known_keys_of(limit: &Limit) -> String {
     )
 }
 
-/// Overrides for networks in limits whose keys are no addresses.
-pub(super) fn networks_of_other_keys(advised: &Advised<'_>) -> Vec<Advice> {
-    let mut all = Vec::new();
-    for limit in advised.config.limits.iter().filter(|limit| !has_addresses(limit)) {
-        let name = &limit.name;
-        let path: [&dyn Display; 3] = [&"limits", name, &"overrides"];
-        let Some(DeValue::Array(overrides)) = advised.written(&path).map(toml::Spanned::get_ref) else { continue };
-        for at in 0..overrides.len() {
-            let path: [&dyn Display; 5] = [&"limits", name, &"overrides", &at, &"keys"];
-            let Some(DeValue::Array(keys)) = advised.written(&path).map(toml::Spanned::get_ref) else { continue };
-            for (index, key) in keys.iter().enumerate() {
-                let Some(text) = key.get_ref().as_str().filter(|text| text.parse::<ipnet::IpNet>().is_ok()) else {
-                    continue;
-                };
-                let message = format!(
-                    "{text:?} is a network, but the keys of `{name}` are not addresses: only a key with this text \
-                     matches"
-                );
-                let path: [&dyn Display; 6] = [&"limits", name, &"overrides", &at, &"keys", &index];
-                all.push(Advice::new(&path, message, "networks are for limits whose key has `client-ip`"));
-            }
+/// `missing` in limits whose key is never missing.
+pub(super) fn never_missing(advised: &Advised<'_>) {
+    // A key that is not among the known keys counts as missing.
+    for limit in advised.config.limits.iter().filter(|limit| limit.known_keys.is_none()) {
+        let path: [&dyn Display; 3] = [&"limits", &limit.name, &"missing"];
+        let is_never_missing = limit.key.parts.iter().all(|part| part.iter().any(Source::is_always_there));
+        if is_never_missing && advised.written(&path).is_some() {
+            let message = format!("`missing` of `{}` has no effect: every request has `{}`", limit.name, limit.key);
+            advised.warn(&path, message, "remove it");
         }
     }
-    all
-}
-
-fn has_addresses(limit: &Limit) -> bool {
-    limit.key.parts.iter().flatten().any(|source| matches!(source, Source::ClientIp { .. }))
-}
-
-/// `missing` in limits whose key is never missing.
-pub(super) fn never_missing(advised: &Advised<'_>) -> Vec<Advice> {
-    let is_always_there = |source: &Source| {
-        matches!(
-            source,
-            Source::ClientIp { .. } | Source::Path | Source::Host | Source::Method | Source::Route | Source::Global
-        )
-    };
-    let is_never_missing = |limit: &&Limit| limit.key.parts.iter().all(|part| part.iter().any(is_always_there));
-    let advice = |limit: &Limit| {
-        let path: [&dyn Display; 3] = [&"limits", &limit.name, &"missing"];
-        advised.written(&path)?;
-        let message = format!("`missing` of `{}` has no effect: every request has `{}`", limit.name, limit.key);
-        Some(Advice::new(&path, message, "remove it"))
-    };
-    // A key that is not among the known keys counts as missing.
-    let without_list = advised.config.limits.iter().filter(|limit| limit.known_keys.is_none());
-    without_list.filter(is_never_missing).filter_map(advice).collect()
 }
 
 #[cfg(test)]

@@ -1,36 +1,50 @@
 //! Advice about the paths of routes that match less than their author may think.
 
-use std::fmt::Display;
-
-use super::{Advice, Advised};
+use super::Advised;
 use crate::config::route::{guess, is_of_others};
-use crate::config::{Action, PathPattern, Route, Segment, SentPath};
+use crate::config::{Action, Config, PathPattern, Route, Segment, SentPath};
 
 /// Parts of a path that are captures elsewhere.
-pub(super) fn of_others(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let advice = |(index, route): (usize, &Route)| {
-        let part = route.path.text.split('/').find(|part| is_of_others(part))?;
-        let path: [&dyn Display; 3] = [&"routes", &index, &"path"];
-        let guess = guess(&route.path.text)?;
-        let sign = part.chars().find(|sign| ":<[\\^|".contains(*sign))?;
-        let help = format!(
-            "{{name}} captures one segment: write path = {guess:?}; if the path itself has a {sign:?}, write %{:02X}",
-            u32::from(sign)
-        );
-        Some(Advice::new(&path, format!("`{part}` in a path matches only itself"), help))
-    };
-    config.routes.iter().enumerate().filter_map(advice).collect()
+pub(super) fn of_others(advised: &Advised<'_>) {
+    for (index, route) in advised.config.routes.iter().enumerate() {
+        let text = &route.path.text;
+        let Some(part) = text.split('/').find(|part| is_of_others(part)) else { continue };
+        if let (Some(guess), Some(sign)) = (guess(text), part.chars().find(|sign| ":<[\\^|".contains(*sign))) {
+            let help = format!(
+                "{{name}} captures one segment: write path = {guess:?}; if the path itself has a {sign:?}, write \
+                 %{:02X}",
+                u32::from(sign)
+            );
+            let message = format!("`{part}` in a path matches only itself");
+            advised.warn(&[&"routes", &index, &"path"], message, help);
+        }
+    }
+}
+
+/// Redirects of requests over TLS to the same URL, in an endless loop.
+pub(super) fn endless_redirects(advised: &Advised<'_>) {
+    let Config { server, routes, .. } = advised.config;
+    if !server.listen.iter().any(|listener| listener.tls) {
+        return;
+    }
+    for (index, route) in routes.iter().enumerate().filter(|(_, route)| route.scheme.is_none()) {
+        if matches!(&route.action, Action::Redirect(redirect) if redirect.is_same_url_over_tls()) {
+            let message = "requests over TLS are redirected to the same URL, in an endless loop";
+            advised.warn(&[&"routes", &index, &"path"], message, "add scheme = \"http\" to this route");
+        }
+    }
 }
 
 /// A last segment that is rarely a page of its own.
 const PREFIXES: [&str; 8] = ["api", "app", "assets", "files", "images", "public", "rest", "static"];
 
 /// Paths below which nothing is matched, although their routes look as if they were for everything below.
-pub(super) fn without_rest(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
-    let advice = |(index, route): (usize, &Route)| {
+pub(super) fn without_rest(advised: &Advised<'_>) {
+    let routes = &advised.config.routes;
+    for (index, route) in routes.iter().enumerate() {
         let is_taken = |other: &Route| takes_below(&route.path, &other.path);
-        if !looks_like_prefix(route) || config.routes.iter().any(is_taken) {
-            return None;
+        if !looks_like_prefix(route) || routes.iter().any(is_taken) {
+            continue;
         }
         let text = &route.path.text;
         let all = format!("{}/*", text.trim_end_matches('/'));
@@ -39,9 +53,8 @@ pub(super) fn without_rest(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> 
              path = {all:?} and respond = {{ status = 404 }}"
         );
         let message = format!("{text:?} matches only this path, and no route matches what is below it");
-        Some(Advice::new(&[&"routes", &index, &"path"], message, help))
-    };
-    config.routes.iter().enumerate().filter_map(advice).collect()
+        advised.warn(&[&"routes", &index, &"path"], message, help);
+    }
 }
 
 /// A route for one method is probably for one path as well.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::keys as limit;
 use super::rates::{RATES, Terms};
 use crate::config::key::{Key, Names, Source, source};
@@ -75,7 +77,7 @@ impl Kinds {
         if self.addresses {
             match values::network(text) {
                 Ok(network) => return Ok(Pattern::Network(network)),
-                Err(wrong) if !self.texts || text.parse::<ipnet::IpNet>().is_ok() => return Err(wrong),
+                Err(wrong) if !self.texts || text.parse::<IpNet>().is_ok() => return Err(wrong),
                 Err(_) => {}
             }
         }
@@ -103,6 +105,11 @@ pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rate
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
+        if matches!(&pattern, Pattern::Exact(text) if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
+            let message =
+                "this is a network, but the keys of the limit are not addresses: only a key with this text matches";
+            field.warn(message, "networks are for limits whose key has `client-ip`");
+        }
         if overrides.add(pattern, allowance.clone()).is_some() {
             field.report("this key has an override already", TWICE);
         }

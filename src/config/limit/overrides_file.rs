@@ -14,7 +14,7 @@ use super::rates::{Terms, split};
 use crate::config::kinds::shaped;
 use crate::config::overrides::{Allowance, Builder, Pattern};
 use crate::config::read::{Section, Shape, Source, Wrong, tables};
-use crate::config::regular_file::{self, MOST_REPORTED, NamedFile, RegularFile};
+use crate::config::regular_file::{self, NamedFile, RegularFile};
 use crate::config::report::quoted;
 use crate::config::syntax;
 use crate::config::texts::{Texts, place};
@@ -92,12 +92,11 @@ impl Quotas<'_> {
             let help = warning.help.as_deref().unwrap_or_default();
             self.file.field.source.warn(self.file.field.span.clone(), format!("{place}: {}", warning.message), help);
         }
-        let problems = source.into_problems();
-        for problem in problems.iter().take(MOST_REPORTED) {
+        for problem in source.into_problems() {
             let (line, column) = place(text, problem.span.start);
             self.file.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
         }
-        self.file.report_rest(problems.len());
+        self.file.report_rest();
     }
 
     fn csv(&self, path: &Path, overrides: &mut Builder) {
@@ -113,7 +112,6 @@ impl Quotas<'_> {
         }
         let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.added(), known: HashMap::new() };
         let mut record = StringRecord::new();
-        let mut problems = 0;
         loop {
             let at = reader.position().clone();
             match reader.read_record(&mut record) {
@@ -121,25 +119,19 @@ impl Quotas<'_> {
                 Ok(false) => break,
                 Err(error) if error.is_io_error() => return self.broken(&error),
                 Err(error) => {
-                    problems += 1;
-                    if problems <= MOST_REPORTED {
-                        self.broken(&error);
-                    }
+                    self.broken(&error);
                     continue;
                 }
             }
             let at = record.position().cloned().unwrap_or(at);
             if let Err((column, wrong)) = rows.add(&record, &at, overrides) {
-                problems += 1;
-                if problems <= MOST_REPORTED {
-                    self.file.report(at.line(), column, &wrong.message, &wrong.help);
-                }
+                self.file.report(at.line(), column, &wrong.message, &wrong.help);
             }
             if overrides.added() - rows.first > MOST_KEYS {
                 return self.file.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             }
         }
-        self.file.report_rest(problems);
+        self.file.report_rest();
     }
 
     fn broken(&self, error: &csv::Error) {

@@ -156,11 +156,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
             return None;
         }
     };
-    let tls = match url.server_name {
-        None => None,
-        Some(_) => Some(system.tls(field)?),
-    };
-    Some(QuotaServer::Http(HttpQuotas { url, tls }))
+    Some(QuotaServer::Http(HttpQuotas { tls: system.tls_of(&url, field)?, url }))
 }
 
 fn http(text: &str) -> Result<Url, Wrong> {
@@ -176,11 +172,7 @@ fn http(text: &str) -> Result<Url, Wrong> {
     if text.get(host..).and_then(|rest| rest.find(['/', '?'])).is_none_or(|path| place < host + path) {
         return Err(Wrong::new("the key cannot be part of the host", help).at(place..place + KEY.len()));
     }
-    let url = values::url(&text.replacen(KEY, STAND_IN, 1), "quotas", help)?;
-    if url.server_name.is_none() && !values::is_here(&url) {
-        let message = "without TLS others in the network could read keys and change quotas";
-        return Err(Wrong::new(message, help).at(0.."http://".len()));
-    }
+    let url = values::safe_url(&text.replacen(KEY, STAND_IN, 1), "quotas", "read keys and change quotas", help)?;
     // The target is the end of the URL, perhaps after an added slash, so `{key}` has the same distance from the end in both.
     let mut target = url.target.as_sent().to_owned();
     let start = target.len() - (text.len() - place - KEY.len()) - STAND_IN.len();

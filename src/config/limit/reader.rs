@@ -18,8 +18,8 @@ use crate::limit::Rate;
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
 pub(in crate::config) struct Overflow<'a> {
-    pub(in crate::config) limit: Name<'a>,
-    pub(in crate::config) pool: Option<Name<'a>>,
+    /// Where a limit names its pool.
+    pub(in crate::config) pool: Option<Field<'a>>,
     /// The place of `on_limit`, or of the limit if it has none.
     pub(in crate::config) on_limit: Range<usize>,
 }
@@ -32,7 +32,7 @@ pub(in crate::config) fn read<'a>(
     system: &SystemAuthorities,
     store: &Store,
 ) -> (Option<Limit>, Overflow<'a>) {
-    let mut overflow = Overflow { limit: name.clone(), pool: None, on_limit: name.span.clone() };
+    let mut overflow = Overflow { pool: None, on_limit: name.span.clone() };
     (read_limit(name, field, jwts, system, store, &mut overflow), overflow)
 }
 
@@ -55,7 +55,7 @@ fn read_limit<'a>(
     let ban = on_limit::ban(&section, on_limit);
     let retry_jitter = jitter(&section, own, ban.is_some());
     let slow = on_limit::slow(&section, on_limit, !own.is_empty());
-    overflow.pool = section.field(&limit::overflow).and_then(|field| field.name());
+    overflow.pool = section.field(&limit::overflow).filter(|field| field.text().is_some());
     overflow.on_limit = section.key_span(limit::on_limit.name);
     if own.is_empty() {
         let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
@@ -99,7 +99,7 @@ fn read_limit<'a>(
         on_limit,
         ban,
         slow,
-        overflow: overflow.pool.as_ref().map(|pool| pool.text.to_owned()),
+        overflow: overflow.pool.as_ref().and_then(Field::text).map(str::to_owned),
         missing,
         headers,
         status,

@@ -102,11 +102,11 @@ impl<'a> Source<'a> {
     }
 
     pub(in crate::config) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
-        self.problems.borrow_mut().push(problem(span, message, help));
+        self.problems.borrow_mut().push(Problem::new(span, message, help));
     }
 
     pub(in crate::config) fn warn(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
-        self.warnings.borrow_mut().push(problem(span, message, help));
+        self.warnings.borrow_mut().push(Problem::new(span, message, help));
     }
 
     pub(in crate::config) fn is_clean(&self) -> bool {
@@ -127,9 +127,4 @@ impl<'a> Source<'a> {
     pub(in crate::config) fn warnings(&self) -> Problems {
         Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
     }
-}
-
-fn problem(span: Range<usize>, message: impl Into<String>, help: impl Into<String>) -> Problem {
-    let help = Some(help.into()).filter(|help: &String| !help.is_empty());
-    Problem { span, message: message.into(), help }
 }

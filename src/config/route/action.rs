@@ -3,13 +3,14 @@
 use http::{HeaderValue, StatusCode};
 
 use super::keys as route;
-use super::path_pattern::{self, PathPattern};
+use super::path_pattern::{self, PathPattern, check_sources};
 use super::redirect::{self, Redirect};
 use super::template::{Placeholders, Template, TemplatePart, check_characters};
-use crate::config::content;
 use crate::config::kinds::{status_code, text};
-use crate::config::read::{Field, Name, Section, Wrong, tables};
+use crate::config::named::Named;
+use crate::config::read::{Field, Section, Wrong, tables};
 use crate::config::report::quoted;
+use crate::config::{Balance, Upstream, content};
 
 const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["rest"], braces: "%7B or %7D" };
 
@@ -41,12 +42,6 @@ pub enum SentPath {
     Rewritten(Template),
 }
 
-pub(in crate::config) enum Answer<'a> {
-    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
-    Respond { status: StatusCode, body: String, content_type: HeaderValue },
-    Redirect(Redirect),
-}
-
 tables! {
     /// A response of the gateway itself.
     respond "`respond`" {
@@ -59,7 +54,8 @@ tables! {
     }
 }
 
-pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answer<'a>> {
+/// `path` is that of the route, if it has no error. `None` after a report.
+pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Named<'_>) -> Option<Action> {
     let upstream = section.field(&route::upstream);
     let strip = section.field(&route::strip_prefix);
     let rewrite = section.field(&route::rewrite);
@@ -102,7 +98,7 @@ pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> O
     }
     match own {
         [Some(respond), _] => return answer_itself(&respond),
-        [None, Some(field)] => return redirect::read(&field, path).map(Answer::Redirect),
+        [None, Some(field)] => return redirect::read(&field, path).map(Action::Redirect),
         [None, None] => {}
     }
     let field = upstream?;
@@ -113,21 +109,25 @@ pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> O
     }
     let rewritten = rewrite.zip(path).and_then(|(field, path)| field.parse(|text| rewritten(text, path)));
     let stripped = strip.zip(path).and_then(|(field, path)| field.parse(|text| path_pattern::stripped(text, path)));
-    Some(Answer::Forward {
-        upstream: Name { text: field.text()?, span: field.span },
+    let (index, upstream) = named.upstream(&field)?;
+    if let (Some(Upstream { name, balance: Balance::Hash(key), .. }), Some(path)) = (upstream, path) {
+        check_sources(&field, name, key.parts.iter().flatten(), path);
+    }
+    Some(Action::Forward {
+        upstream: index,
         path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
         preserve_host,
-        rewrite_location,
+        rewrite_location: rewrite_location.or(upstream.map(|upstream| upstream.rewrite_location)).unwrap_or(true),
     })
 }
 
-fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
+fn answer_itself(field: &Field<'_>) -> Option<Action> {
     let help = "write respond = { status = 200, body = \"hello\\n\" }";
     let section = field.section_like(respond::TABLE.title, &respond::TABLE, help)?;
     let status = section.read(&respond::status);
     let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
     section.close();
-    Some(Answer::Respond { status, body, content_type })
+    Some(Action::Respond { status, body, content_type })
 }
 
 /// `path` is that of the route.

@@ -232,33 +232,32 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
 
 /// Reports also methods that the route does not take, because their requests never reach it.
 fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
-    let list = field.list(&keys::methods)?;
-    let method = |text: &str| match text {
-        "*" => Err(all("list the methods that pages may use")),
-        text => values::method(text),
-    };
-    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(method)?, field.clone()))).collect();
-    report_repeated(&read, "this method", "list it once");
     let takes = |method: &Method| {
         let by_get = |methods: &[Method]| *method == Method::HEAD && methods.contains(&Method::GET);
         route_methods.is_none_or(|methods| methods.contains(method) || by_get(methods))
     };
-    for (method, field) in read.iter().filter(|(method, _)| !takes(method)) {
-        field
-            .report(format!("the route does not take {method}"), "add it to `methods` of the route, or remove it here");
-    }
-    (read.len() == list.len()).then(|| read.into_iter().map(|(method, _)| method).collect())
+    let method = |field: &Field<'_>| {
+        let method = field.parse(|text| match text {
+            "*" => Err(all("list the methods that pages may use")),
+            text => values::method(text),
+        })?;
+        if !takes(&method) {
+            let help = "add it to `methods` of the route, or remove it here";
+            field.report(format!("the route does not take {method}"), help);
+        }
+        Some(method)
+    };
+    let methods = field.distinct(&keys::methods, "this method", "list it once", method)?;
+    Some(methods.into_iter().map(|(method, _)| method).collect())
 }
 
 fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
-    let list = field.list(key)?;
     let name = |text: &str| match text {
         "*" => Err(all(instead_of_all)),
         text => values::header(text),
     };
-    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(name)?, field.clone()))).collect();
-    report_repeated(&read, "this header", "list it once");
-    (read.len() == list.len()).then(|| read.into_iter().map(|(name, _)| name).collect())
+    let read = field.distinct(key, "this header", "list it once", |field| field.parse(name))?;
+    Some(read.into_iter().map(|(name, _)| name).collect())
 }
 
 fn all(help: &str) -> Wrong {

@@ -7,7 +7,7 @@ use super::path_pattern::PathPattern;
 use super::template::{Placeholders, Template, TemplatePart, check_host};
 use crate::base::http::header_rules::{Rule, is_any, reads_as_any};
 use crate::config::kinds::shaped;
-use crate::config::read::{Field, Setting, Shape, Wrong, report_repeated, tables};
+use crate::config::read::{Field, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{secret, values};
 
@@ -221,23 +221,22 @@ impl Changeable {
     }
 
     fn removed(&self, field: &Field<'_>, set: Option<&[(HeaderName, HeaderText)]>) -> Option<Vec<HeaderName>> {
-        let list = field.list(&keys::remove)?;
-        let names: Vec<_> =
-            list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
-        report_repeated(&names, "this header", "list it once");
-        for (name, field) in &names {
-            if (self.is_fixed)(name) {
+        let header = |field: &Field<'_>| {
+            let name = field.parse(values::header)?;
+            if (self.is_fixed)(&name) {
                 field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
-            } else if self.is_host(name) {
+            } else if self.is_host(&name) {
                 let help = "write another one in `set`; without that it is the host in the upstream's URL";
                 field.report("the header `host` cannot be removed: every request has one", help);
             }
-            if set.is_some_and(|set| set.iter().any(|(other, _)| other == name)) {
+            if set.is_some_and(|set| set.iter().any(|(other, _)| *other == name)) {
                 let help = "`set` replaces every other value, so it need not be removed";
                 field.report(format!("the header `{name}` is in `set` and in `remove`"), help);
             }
-        }
-        (names.len() == list.len()).then(|| names.into_iter().map(|(name, _)| name).collect())
+            Some(name)
+        };
+        let names = field.distinct(&keys::remove, "this header", "list it once", header)?;
+        Some(names.into_iter().map(|(name, _)| name).collect())
     }
 
     fn is_host(&self, name: &HeaderName) -> bool {

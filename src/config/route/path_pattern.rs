@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use super::path_guess::{guess, is_expression};
 use crate::base::percent;
-use crate::config::read::Wrong;
-use crate::config::report::quoted;
-use crate::config::values;
+use crate::config::read::{Field, Wrong};
+use crate::config::report::{nearest, quoted};
+use crate::config::{Source, values};
 
 /// Segments, then optionally a final `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +148,35 @@ pub(super) fn stripped(text: &str, path: &PathPattern) -> Result<usize, Wrong> {
         return Err(wrong());
     }
     Ok(prefix.segments.len())
+}
+
+/// Checks that requests on `path` have what a limit or upstream, which a route names here, uses in its sources.
+pub(super) fn check_sources<'a>(
+    named: &Field<'_>,
+    owner: &str,
+    sources: impl Iterator<Item = &'a Source>,
+    path: &PathPattern,
+) {
+    let captured = path.segments.iter().filter_map(|segment| match segment {
+        Segment::Capture(name) => Some(name.as_str()),
+        Segment::Literal(_) => None,
+    });
+    let captured: Vec<&str> = captured.collect();
+    for wanted in sources {
+        if let Source::Descriptor(_) = wanted {
+            let message = format!("`{owner}` needs `{wanted}`, which requests do not have");
+            named.report(message, "name it in [[decisions.descriptors]], or use another key");
+        }
+        let Source::Capture(wanted) = wanted else { continue };
+        if captured.contains(&wanted.as_str()) {
+            continue;
+        }
+        let help = match nearest(wanted, captured.iter().copied()) {
+            Some(near) => format!("did you mean `path:{near}` in its key, or {{{wanted}}} in the path?"),
+            None => format!("write {{{wanted}}} for a segment of the path, or use another key"),
+        };
+        named.report(format!("`{owner}` needs `path:{wanted}`, but `{}` captures no `{wanted}`", path.text), help);
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::keys as server;
 use crate::config::kinds::{flag, text};
-use crate::config::read::{Field, Section, Shape, Wrong, tables};
+use crate::config::read::{Field, Section, Shape, Source, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::values;
 use crate::net::Traffic;
@@ -115,4 +115,20 @@ pub(super) fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
     }
     let most = field.integer(1..=MOST_CONNECTIONS).and_then(|most| usize::try_from(most).ok());
     most.map(MaxConnections::Number)
+}
+
+/// Checks that no two listeners share a port on the same address, or on an address and the wildcard address.
+pub(in crate::config) fn check_addresses(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
+    for (index, (address, span)) in listeners.iter().enumerate() {
+        let clash = |earlier: &&(SocketAddr, Range<usize>)| {
+            let (a, b) = (earlier.0, *address);
+            let both = a.ip() == b.ip()
+                || (a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified()));
+            a.port() == b.port() && a.port() != 0 && both
+        };
+        if let Some((earlier, at)) = listeners[..index].iter().find(clash) {
+            let message = format!("{address} is already in use by {earlier} {}", source.elsewhere(at.start));
+            source.report(span.clone(), message, "give one of the listeners another port");
+        }
+    }
 }

@@ -116,10 +116,10 @@ impl ServerCertVerifier for ServerCheck {
             return issued;
         }
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-        let valid = validity(end_entity).map_err(|_| CertificateError::BadEncoding)?;
+        let (not_before, not_after) = validity(end_entity).map_err(|_| CertificateError::BadEncoding)?;
         match now.as_secs() {
-            now if now < valid.start => Err(CertificateError::NotValidYet.into()),
-            now if now >= valid.end => Err(CertificateError::Expired.into()),
+            now if now < not_before.seconds() => Err(CertificateError::NotValidYet.into()),
+            now if now > not_after.seconds() => Err(CertificateError::Expired.into()),
             _ => Ok(ServerCertVerified::assertion()),
         }
     }

@@ -2,7 +2,6 @@
 //! (RFC 7468).
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::time::Time as X509Time;
 
 use super::provider;
 use crate::base::byte_order_mark::without_mark;
@@ -96,9 +96,9 @@ impl Identity {
             provider().key_provider.load_private_key(key).map_err(|error| PemError::Key(error.to_string()))?;
         let mut not_after = Time::from_micros(u64::MAX);
         for (index, certificate) in chain.iter().enumerate() {
-            not_after = not_after.min(expiry(&parse(certificate, index + 1)?));
+            not_after = not_after.min(validity_of(&parse(certificate, index + 1)?).1);
         }
-        let of_first = |first| parse(first, 1).map(|first| (dns_names(&first), beginning(&first)));
+        let of_first = |first| parse(first, 1).map(|first| (dns_names(&first), validity_of(&first).0));
         let (names, not_before) = chain.first().map(of_first).transpose()?.unwrap_or((Vec::new(), not_after));
         let key = CertifiedKey { cert: chain, key: signing, ocsp };
         match key.keys_match() {
@@ -150,27 +150,22 @@ fn not_pem(error: &pem::Error) -> PemError {
     })
 }
 
-/// The validity of a certificate, in seconds since 1970.
+/// From when a certificate is valid, and its last second.
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Range<u64>, PemError> {
-    let parsed = parse(certificate, 1)?;
-    let validity = parsed.tbs_certificate().validity();
-    // The certificate is still valid in its last second.
-    Ok(validity.not_before.to_unix_duration().as_secs()..validity.not_after.to_unix_duration().as_secs() + 1)
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<(Time, Time), PemError> {
+    parse(certificate, 1).map(|certificate| validity_of(&certificate))
 }
 
 fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate, PemError> {
     Certificate::from_der(certificate).map_err(|error| PemError::Certificate(number, error.to_string()))
 }
 
-fn expiry(certificate: &Certificate) -> Time {
-    Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_after.to_unix_duration()))
-}
-
-fn beginning(certificate: &Certificate) -> Time {
-    Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_before.to_unix_duration()))
+fn validity_of(certificate: &Certificate) -> (Time, Time) {
+    let validity = certificate.tbs_certificate().validity();
+    let time = |time: X509Time| Time::from_micros(clock::micros(time.to_unix_duration()));
+    (time(validity.not_before), time(validity.not_after))
 }
 
 /// The DNS names among the alternative names of a certificate (RFC 5280, section 4.2.1.6). The common name of the

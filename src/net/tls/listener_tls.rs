@@ -3,14 +3,12 @@
 //! A client is shown a certificate for the name that it asks for (RFC 6066, section 3), else the first one. An authority is
 //! shown that the gateway answers for a name (tls-alpn-01, RFC 8737).
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use aws_lc_rs::digest::{SHA256, digest};
-use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs::Ticketer;
@@ -50,21 +48,19 @@ const ADMIN: usize = 2;
 
 #[derive(Debug)]
 pub struct ListenerTls {
-    current: [ArcSwapOption<ServerConfig>; KINDS],
-    /// `None` before the first settings with TLS.
-    tickets: Mutex<[Option<Tickets>; KINDS]>,
+    current: [ArcSwapOption<AppliedTls>; KINDS],
     handshakes: AtomicU64,
     failed: AtomicU64,
 }
 
 /// What other settings need except certificates, which may change before it is applied. Nothing can fail afterwards.
 #[derive(Debug)]
-pub struct PreparedTls([Option<(ServerConfig, Tickets)>; KINDS]);
+pub struct PreparedTls([Option<ServerConfig>; KINDS]);
 
-/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are only in this process, and change every six hours.
-#[derive(Clone, Debug)]
-struct Tickets {
-    issuer: Arc<dyn ProducesTickets>,
+#[derive(Debug)]
+struct AppliedTls {
+    /// With session tickets (RFC 5077; RFC 8446, section 4.6.1), whose keys are only in this process, and change every six hours.
+    config: Arc<ServerConfig>,
     /// A ticket admits its client without another look at its certificate. So a ticket is valid only with the authorities
     /// for which it was issued.
     client_auth: Option<ClientAuth>,
@@ -78,7 +74,6 @@ impl ListenerTls {
     pub fn new(settings: [Option<&TlsSettings>; KINDS]) -> io::Result<Self> {
         let new = Self {
             current: [const { ArcSwapOption::const_empty() }; KINDS],
-            tickets: Mutex::default(),
             handshakes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
@@ -92,30 +87,27 @@ impl ListenerTls {
     /// When the settings contradict what the ciphers can do.
     pub fn prepare(&self, settings: [Option<&TlsSettings>; KINDS]) -> io::Result<PreparedTls> {
         let mut prepared = [const { None }; KINDS];
-        let current = self.tickets.lock().clone();
-        for (kind, ((settings, current), prepared)) in settings.iter().zip(current).zip(&mut prepared).enumerate() {
+        for (kind, (settings, prepared)) in settings.iter().zip(&mut prepared).enumerate() {
             let Some(settings) = settings else { continue };
             // The admin API speaks only HTTP/1.1.
             let protocols: &[&[u8]] = if kind == ADMIN { &[ALPN_HTTP1] } else { &[ALPN_HTTP2, ALPN_HTTP1] };
-            let tickets = match current.filter(|tickets| tickets.client_auth == settings.client_auth) {
-                Some(tickets) => tickets,
-                None => Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() },
+            let current = self.current[kind].load_full();
+            let tickets = match current.filter(|current| current.client_auth == settings.client_auth) {
+                Some(current) => current.config.ticketer.clone(),
+                None => Ticketer::new().map_err(io::Error::other)?,
             };
-            *prepared = Some((server_config(settings, tickets.issuer.clone(), protocols)?, tickets));
+            *prepared = Some(server_config(settings, tickets, protocols)?);
         }
         Ok(PreparedTls(prepared))
     }
 
     /// Applies other settings to new connections. `settings` may have other certificates than those that were prepared.
     pub fn apply(&self, PreparedTls(prepared): PreparedTls, settings: [Option<&TlsSettings>; KINDS]) {
-        let mut all_tickets = self.tickets.lock();
-        for (kind, (prepared, settings)) in prepared.into_iter().zip(settings).enumerate() {
-            let config = prepared.zip(settings).map(|((mut config, tickets), settings)| {
-                config.cert_resolver = Arc::new(CertificateChoice::new(&settings.identities, &settings.awaited));
-                all_tickets[kind] = Some(tickets);
-                Arc::new(config)
-            });
-            self.current[kind].store(config);
+        for (current, prepared) in self.current.iter().zip(prepared.into_iter().zip(settings)) {
+            current.store(prepared.0.zip(prepared.1).map(|(mut config, settings)| {
+                config.cert_resolver = Arc::new(CertificateChoice::new(settings));
+                Arc::new(AppliedTls { config: Arc::new(config), client_auth: settings.client_auth.clone() })
+            }));
         }
     }
 
@@ -130,16 +122,16 @@ impl ListenerTls {
     }
 
     pub fn current(&self, traffic: Traffic) -> Option<Arc<ServerConfig>> {
-        self.current[traffic as usize].load_full()
+        self.config(traffic as usize)
     }
 
     pub fn admin(&self) -> Option<Arc<ServerConfig>> {
-        self.current[ADMIN].load_full()
+        self.config(ADMIN)
     }
-}
 
-fn ticket_issuer() -> io::Result<Arc<dyn ProducesTickets>> {
-    Ticketer::new().map_err(io::Error::other)
+    fn config(&self, kind: usize) -> Option<Arc<ServerConfig>> {
+        self.current[kind].load().as_ref().map(|current| current.config.clone())
+    }
 }
 
 fn server_config(
@@ -168,41 +160,31 @@ fn server_config(
 #[derive(Debug, Default)]
 struct CertificateChoice {
     /// In the order of the configuration.
-    all: Vec<Arc<CertifiedKey>>,
-    exact: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// By the part after `*.`, which stands for one label (RFC 9525, section 6.3).
-    wildcard: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    identities: Vec<Identity>,
     /// Clients that ask for one of these names get its own certificate or none.
-    awaited: HashSet<String>,
+    awaited: Vec<String>,
 }
 
 impl CertificateChoice {
-    pub(super) fn new(identities: &[Identity], awaited: &[String]) -> Self {
-        let (mut exact, mut wildcard) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
-        for identity in identities {
-            for name in &identity.names {
-                let (by_name, name) = match name.strip_prefix("*.") {
-                    Some(parent) => (&mut wildcard, parent),
-                    None => (&mut exact, name.as_str()),
-                };
-                by_name.entry(name.to_owned()).or_default().push(identity.key.clone());
-            }
-        }
-        let all = identities.iter().map(|identity| identity.key.clone()).collect();
-        Self { all, exact, wildcard, awaited: awaited.iter().cloned().collect() }
+    fn new(TlsSettings { identities, awaited, .. }: &TlsSettings) -> Self {
+        Self { identities: identities.clone(), awaited: awaited.clone() }
     }
 
     /// The first certificate for this name whose key can sign in one of these ways. Several certificates may have the same
     /// name, with keys of different kinds. A client that names no host of ours gets the first certificate, and decides for
     /// itself. A client that names a host whose certificate is awaited gets none, because any other would look like an attack.
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
-        let name = name.map(str::to_ascii_lowercase);
-        let exact = name.as_ref().and_then(|name| self.exact.get(name));
-        let wildcard = name.as_ref().and_then(|name| self.wildcard.get(name.split_once('.')?.1));
-        let is_awaited = name.as_ref().is_some_and(|name| self.awaited.contains(name));
-        let others = (!is_awaited).then_some(&self.all);
-        let candidates = exact.into_iter().chain(wildcard).chain(others).flatten();
-        candidates.into_iter().find(|key| key.key.choose_scheme(schemes).is_some())
+        let exact = name.map(str::to_ascii_lowercase).unwrap_or_default();
+        // It stands for one label (RFC 9525, section 6.3).
+        let wildcard = exact.split_once('.').map(|(_, parent)| format!("*.{parent}")).unwrap_or_default();
+        let others = if self.awaited.contains(&exact) { &[][..] } else { &self.identities };
+        let mut candidates =
+            self.named(&exact).chain(self.named(&wildcard)).chain(others).map(|identity| &identity.key);
+        candidates.find(|key| key.key.choose_scheme(schemes).is_some())
+    }
+
+    fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Identity> {
+        self.identities.iter().filter(move |identity| identity.names.iter().any(|own| own == name))
     }
 }
 
@@ -258,10 +240,11 @@ mod tests {
             identity(&["both.test"], Algorithm::Rsa),
             identity(&["both.test"], Algorithm::Ecdsa),
         ];
-        let choice = CertificateChoice::new(&identities, &["awaited.test".to_owned(), "x.wild.test".to_owned()]);
+        let awaited = vec!["awaited.test".to_owned(), "x.wild.test".to_owned()];
+        let choice = CertificateChoice { identities: identities.to_vec(), awaited };
         let chosen = |name, schemes| {
             let key = choice.choose(name, schemes)?;
-            choice.all.iter().position(|one| Arc::ptr_eq(one, key))
+            choice.identities.iter().position(|one| Arc::ptr_eq(&one.key, key))
         };
         for (name, expected) in [
             ("first.test", 0),

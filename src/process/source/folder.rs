@@ -57,9 +57,9 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
         if attempt > 0 {
             sleep(PAUSE);
         }
-        let before = Version::of(folder);
+        let before = version(folder);
         let read = read_once(&files(folder)?);
-        if before == Version::of(folder) {
+        if before == version(folder) {
             return Ok(read);
         }
     }
@@ -80,48 +80,15 @@ fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
     files.iter().map(|path| (path.clone(), read(path))).collect()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::process) enum Version {
-    /// A file, or something else that is no folder.
-    File {
-        device: u64,
-        /// Another file at the same path has another number.
-        inode: u64,
-        /// In bytes.
-        length: u64,
-        /// Seconds and nanoseconds.
-        modified: (i64, i64),
-    },
-    /// The configuration files that are in the folder. Other files do not matter.
-    Folder(Vec<(PathBuf, Option<Version>)>),
-}
+/// The configuration files at a path, each with what differs after a change: device and inode (another file at the same path
+/// has another one), length, and the seconds and nanoseconds of the last write. `None` stands for a file that is not there.
+pub(in crate::process) type Version = Vec<(PathBuf, Option<(u64, u64, u64, i64, i64)>)>;
 
-impl Version {
-    /// Follows symbolic links; `None` if there is nothing that can be read.
-    pub(in crate::process) fn of(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        if metadata.is_dir() {
-            let files = files(path).ok()?;
-            return Some(Self::Folder(files.into_iter().map(|file| (file.clone(), Self::of_file(&file))).collect()));
-        }
-        Some(Self::from(&metadata))
-    }
-
-    /// A folder that has taken the file's place meanwhile is not read.
-    fn of_file(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self::from(&metadata))
-    }
-}
-
-impl From<&fs::Metadata> for Version {
-    fn from(metadata: &fs::Metadata) -> Self {
-        Self::File {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
+/// The version of a file, or of the configuration files in a folder. Follows symbolic links.
+pub(in crate::process) fn version(path: &Path) -> Version {
+    let stamp = |of: fs::Metadata| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec());
+    let files = if path.is_dir() { files(path).unwrap_or_default() } else { vec![path.to_owned()] };
+    files.into_iter().map(|file| (file.clone(), fs::metadata(file).ok().map(stamp))).collect()
 }
 
 #[cfg(test)]
@@ -160,7 +127,7 @@ mod tests {
     fn versions_of_a_folder_differ_by_its_files_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let version = || Version::of(folder.path()).unwrap();
+        let version = || version(folder.path());
         let empty = version();
         fs::write(path(".a.toml.swp"), "").unwrap();
         fs::write(path("notes"), "").unwrap();

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +18,6 @@ use parking_lot::Mutex;
 
 use crate::admin::RemoteStatus;
 use crate::base::clock::{self, Time};
-use crate::base::metrics::Counter;
 use crate::base::threads::{Background, block_on};
 use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
@@ -41,33 +39,25 @@ pub struct Remote {
     every: Duration,
     /// `None` if there is no folder for it.
     copy: Option<CopyFile>,
-    is_writing: Arc<AtomicBool>,
-    fetches: Fetches,
+    /// Locked while the copy is being written, which a disk may delay.
+    writing: Arc<Mutex<()>>,
     state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct Fetches {
-    changed: Counter,
-    unchanged: Counter,
-    failed: Counter,
+    /// Shared with the admin thread, which only reads.
+    pub(super) status: Arc<Mutex<RemoteStatus>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// The last one that was fetched.
     last: Option<RemoteDocument>,
-    /// `None` at first, and if the copy is in force.
-    in_force: Option<RemoteDocument>,
+    /// The text in force. `None` at first, and if the copy is in force.
+    in_force: Option<Bytes>,
     /// Whether the document in force was good when it was last read, together with the files that it names.
     is_settled: bool,
-    last_fetch: Option<Time>,
-    error: Option<String>,
-    /// When the copy was saved, if it is in force.
-    copy_saved: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
-pub struct RemoteDocument {
+struct RemoteDocument {
     text: Bytes,
     etag: Option<HeaderValue>,
 }
@@ -80,14 +70,8 @@ impl Remote {
     pub fn new(url: &str, token: Option<&str>, every: Duration, state: Option<&Path>) -> Result<Self, String> {
         let location = Location::new(url, token)?;
         let copy = state.map(|folder| CopyFile::new(folder, location.identity()));
-        Ok(Self {
-            location,
-            every,
-            copy,
-            is_writing: Arc::default(),
-            fetches: Fetches::default(),
-            state: Mutex::default(),
-        })
+        let status = Arc::new(Mutex::new(RemoteStatus { every, ..RemoteStatus::default() }));
+        Ok(Self { location, every, copy, writing: Arc::default(), state: Mutex::default(), status })
     }
 
     pub fn every(&self) -> Duration {
@@ -99,41 +83,35 @@ impl Remote {
         self.copy.as_ref().map(CopyFile::path)
     }
 
-    pub fn status(&self) -> RemoteStatus {
-        let Fetches { changed, unchanged, failed } = &self.fetches;
-        let state = self.state.lock();
-        RemoteStatus {
-            every: self.every,
-            changed: changed.get(),
-            unchanged: unchanged.get(),
-            failed: failed.get(),
-            last_fetch: state.last_fetch,
-            error: state.error.clone(),
-            copy_saved: state.copy_saved,
-        }
+    /// Why the last fetch failed; `None` if it did not.
+    pub(super) fn error(&self) -> Option<String> {
+        self.status.lock().error.clone()
+    }
+
+    /// When the copy was saved, if it is in force.
+    pub fn copy_saved(&self) -> Option<Time> {
+        self.status.lock().copy_saved
     }
 
     /// Fetches the configuration and checks it.
     ///
     /// # Errors
     /// Why there is none, or all its problems.
-    pub(super) fn load(&self) -> Result<(Config, RemoteDocument), Problems> {
-        let document = self.fetch()?;
-        Ok((self.parsed(&document.text)?.config()?, document))
+    pub(super) fn load(&self) -> Result<Config, Problems> {
+        self.parsed(&self.fetch()?)?.config()
     }
 
     /// Like [`Self::load`]; `None` if this configuration is already in force.
     ///
     /// # Errors
     /// As with [`Self::load`].
-    pub(super) fn poll(&self) -> Result<Option<(Config, RemoteDocument)>, Problems> {
+    pub(super) fn poll(&self) -> Result<Option<Config>, Problems> {
         let was_settled = self.state.lock().is_settled;
-        let document = self.fetch()?;
-        let in_force = self.state.lock().in_force.clone();
-        if was_settled && in_force.is_some_and(|known| known.text == document.text) {
+        let text = self.fetch()?;
+        if was_settled && self.state.lock().in_force.as_ref() == Some(&text) {
             return Ok(None);
         }
-        Ok(Some((self.parsed(&document.text)?.config()?, document)))
+        self.parsed(&text)?.config().map(Some)
     }
 
     /// Loads and checks the copy. `None` if there is none.
@@ -144,7 +122,7 @@ impl Remote {
         let Some((copy, Saved { at, text })) = self.saved()? else { return Ok(None) };
         let name = copy.path().display().to_string();
         let config = Document::one(&name, text, None).config().map_err(|problems| problems.to_string())?;
-        self.state.lock().copy_saved = Some(at);
+        self.status.lock().copy_saved = Some(at);
         Ok(Some(config))
     }
 
@@ -153,7 +131,7 @@ impl Remote {
         if let Ok(Some((copy, Saved { text, .. }))) = self.saved() {
             return Document::one(&copy.path().display().to_string(), text, None).admin();
         }
-        self.parsed(&self.fetch()?.text)?.admin()
+        self.parsed(&self.fetch()?)?.admin()
     }
 
     fn saved(&self) -> Result<Option<(&CopyFile, Saved)>, String> {
@@ -162,42 +140,37 @@ impl Remote {
         Ok(saved.map(|saved| (copy, saved)))
     }
 
-    /// Keeps a document as the copy. It was checked and can be put in force.
-    pub fn keep(&self, document: &RemoteDocument) {
-        let Some(copy) = self.copy.clone() else { return };
-        let path = copy.path().display().to_string();
-        let (text, is_writing) = (document.text.clone(), self.is_writing.clone());
-        let write = || {
-            if is_writing.swap(true, Ordering::Relaxed) {
+    /// Keeps the last document as the copy. It was checked and can be put in force.
+    pub fn keep(&self) {
+        let last = self.state.lock().last.clone();
+        let (Some(copy), Some(RemoteDocument { text, .. })) = (self.copy.clone(), last) else { return };
+        let (path, writing) = (copy.path().display().to_string(), self.writing.clone());
+        let written = Background::start("copy", WRITE_LIMIT, move |_| {
+            let Some(_alone) = writing.try_lock() else {
                 return Err(io::Error::other("the previous one is still being written"));
-            }
-            let writing = is_writing.clone();
-            let written = Background::start("copy", WRITE_LIMIT, move |_| {
-                let is_same = copy.read(MAX_BYTES).is_ok_and(|known| known.is_some_and(|known| known.text == text));
-                let written = if is_same { Ok(()) } else { copy.write(&text, clock::now()) };
-                writing.store(false, Ordering::Relaxed);
-                written
-            });
-            written.inspect_err(|_| is_writing.store(false, Ordering::Relaxed))?.wait()?
-        };
-        if let Err(error) = write() {
+            };
+            let is_same = copy.read(MAX_BYTES).is_ok_and(|known| known.is_some_and(|known| known.text == text));
+            if is_same { Ok(()) } else { copy.write(&text, clock::now()) }
+        });
+        if let Err(error) = written.and_then(Background::wait).flatten() {
             tracing::warn!(file = path, %error, "cannot keep a copy of the configuration");
         }
     }
 
-    pub fn applied(&self, document: &RemoteDocument) {
+    /// The last document is in force.
+    pub fn applied(&self) {
         let mut state = self.state.lock();
-        state.in_force = Some(document.clone());
+        state.in_force = state.last.as_ref().map(|last| last.text.clone());
         state.is_settled = true;
-        state.copy_saved = None;
+        self.status.lock().copy_saved = None;
     }
 
     /// The server's configuration was refused. The one in force stays good if it is another document, or if none could be
     /// fetched.
     pub fn refused(&self) {
         let mut state = self.state.lock();
-        let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref().map(|known| &known.text);
-        state.is_settled &= state.error.is_some() || !is_same;
+        let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref();
+        state.is_settled &= self.error().is_some() || !is_same;
     }
 
     fn parsed(&self, text: &Bytes) -> Result<Document<'static>, Problems> {
@@ -213,39 +186,25 @@ impl Remote {
     }
 
     /// Blocks for at most [`LIMIT`].
-    fn fetch(&self) -> Result<RemoteDocument, Problems> {
+    fn fetch(&self) -> Result<Bytes, Problems> {
         let known = self.state.lock().last.clone();
-        let fetched = self.ask(known.as_ref());
-        let now = clock::now();
-        let mut state = self.state.lock();
-        let (document, count) = match (fetched, known) {
-            (Ok(Fetched::Unchanged), Some(known)) => (known, &self.fetches.unchanged),
-            (Ok(Fetched::Document { body, etag }), known) => {
-                let body = match unpacked(body) {
-                    Ok(body) => body,
-                    Err(why) => return Err(self.failed(&mut state, &why)),
-                };
-                let is_same = known.is_some_and(|known| known.text == body);
-                let count = if is_same { &self.fetches.unchanged } else { &self.fetches.changed };
-                (RemoteDocument { text: body, etag }, count)
-            }
-            (Ok(Fetched::Unchanged), None) => return Err(self.failed(&mut state, "the server has sent nothing")),
-            (Err(why), _) => return Err(self.failed(&mut state, &why)),
-        };
-        count.one();
-        state.last_fetch = Some(now);
-        state.error = None;
-        state.last = Some(document.clone());
-        Ok(document)
+        let asked = self.ask(known.as_ref());
+        let mut status = self.status.lock();
+        status.error = asked.as_ref().err().cloned();
+        let document = asked.map_err(|why| {
+            status.failed += 1;
+            self.problem(format!("cannot fetch the configuration: {why}"), "check that its server answers at this URL")
+        })?;
+        let is_same = known.is_some_and(|known| known.text == document.text);
+        *(if is_same { &mut status.unchanged } else { &mut status.changed }) += 1;
+        status.last_fetch = Some(clock::now());
+        drop(status);
+        let text = document.text.clone();
+        self.state.lock().last = Some(document);
+        Ok(text)
     }
 
-    fn failed(&self, state: &mut State, why: &str) -> Problems {
-        self.fetches.failed.one();
-        state.error = Some(why.to_owned());
-        self.problem(format!("cannot fetch the configuration: {why}"), "check that its server answers at this URL")
-    }
-
-    fn ask(&self, known: Option<&RemoteDocument>) -> Result<Fetched, String> {
+    fn ask(&self, known: Option<&RemoteDocument>) -> Result<RemoteDocument, String> {
         let Location { url, authorization, .. } = &self.location;
         // The authorities of the system may have been replaced.
         let tls = url.server_name.as_ref().map(|_| ConnectorTls::of_system()).transpose();
@@ -255,7 +214,10 @@ impl Remote {
         headers.extend(authorization.clone().map(|value| (header::AUTHORIZATION, value)));
         headers.extend(known.and_then(|known| known.etag.clone()).map(|etag| (header::IF_NONE_MATCH, etag)));
         let fetched = block_on(fetch::fetch_changed(url, tls.as_ref(), headers, MAX_BYTES, LIMIT));
-        fetched.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        match fetched.map_err(|error| error.to_string())?.map_err(|error| error.to_string())? {
+            Fetched::Document { body, etag } => Ok(RemoteDocument { text: unpacked(body)?, etag }),
+            Fetched::Unchanged => known.cloned().ok_or_else(|| "the server has sent nothing".to_owned()),
+        }
     }
 }
 

@@ -8,18 +8,19 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::Snapshot;
+use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{BanLimits, ConcurrencyLimiter, LimitMetrics, Strikes, WaitQueues};
+use crate::request::decide::{BanLimits, LimitMetrics, Strikes, WaitQueues};
 use crate::request::identify::tokens::JwtMetrics;
 use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;
 use crate::sources::notices::Notices;
 use crate::sources::otlp::Exporters;
-use crate::sources::quotas::QuotaSources;
+use crate::sources::quotas::{LimitSource, QuotaSources};
 use crate::upstream::{Endpoints, UpstreamWatch};
 
 pub struct SharedState {
@@ -167,6 +168,13 @@ impl SharedState {
         &self.names
     }
 
+    /// Puts the sources of this snapshot in force, instead of the previous ones, except those of notices.
+    pub fn apply_sources(&self, gateway: &Snapshot) {
+        self.key_sources.replace(gateway.key_sources.clone());
+        LimitSource::apply(&self.quota_sources, &gateway.quota_sources);
+        self.exporters.apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    }
+
     /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, and the keys of
     /// issuers. Servers are dropped when they are no longer used.
     pub fn keep_only(&self, gateway: &Snapshot) {
@@ -179,10 +187,8 @@ impl SharedState {
         self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
         self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
-        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
-        self.key_sources.apply(gateway.key_sources.clone());
-        self.quota_sources.apply(&gateway.quota_sources);
-        self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name == *name));
+        self.apply_sources(gateway);
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
     }

@@ -170,7 +170,7 @@ impl UpstreamFailures {
     /// Logs the failures that are not logged yet. Has to be called every second: a burst may end without another failure.
     pub fn report(&self, now: Time) {
         if let Some(failures) = self.all.due(now) {
-            let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|last| last.name());
+            let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|(_, name)| name);
             tracing::warn!(upstream = self.name, reason, failures, "upstream failed");
         }
     }

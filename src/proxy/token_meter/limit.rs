@@ -48,7 +48,7 @@ pub struct MeteredLimit {
 impl MeteredLimit {
     /// Whether a stream is cut if there is no room.
     pub(super) fn cuts(&self) -> bool {
-        self.open.beyond() == Beyond::Refused
+        self.open.beyond == Beyond::Refused
     }
 
     pub(super) fn cost(&self, used: Usage) -> u64 {

@@ -6,12 +6,8 @@
 use super::RouteLimit;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Cost;
-use crate::request::identify::body::{InspectedBody, MAX_KEYS};
+use crate::request::identify::body::{BodyProblem, InspectedBody, MAX_KEYS};
 use crate::request::identify::{KeyCache, RequestAttributes};
-
-/// More different keys than [`MAX_KEYS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyKeys;
 
 /// Limits to ask, each with its place on the route.
 pub type PlacedLimits = Vec<(usize, RouteLimit)>;
@@ -22,12 +18,12 @@ pub type KeyCounter = (Option<Fingerprint>, Option<usize>);
 /// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if these suffice, because no key is in the body or all documents have the same ones.
 ///
 /// # Errors
-/// If the documents have too many different keys.
+/// If the documents have more different keys than [`MAX_KEYS`].
 pub fn of_elements(
     limits: &[RouteLimit],
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
-) -> Result<Option<PlacedLimits>, TooManyKeys> {
+) -> Result<Option<PlacedLimits>, BodyProblem> {
     let elements = attributes.body.map_or(1, InspectedBody::elements);
     if elements == 1 || !limits.iter().any(RouteLimit::is_in_body) {
         return Ok(None);
@@ -59,7 +55,7 @@ fn counters(
     elements: usize,
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
-) -> Result<Vec<(KeyCounter, usize, u64)>, TooManyKeys> {
+) -> Result<Vec<(KeyCounter, usize, u64)>, BodyProblem> {
     let mut limit = limit.clone();
     let mut counters: Vec<(KeyCounter, usize, u64)> = Vec::new();
     for element in 0..elements {
@@ -70,7 +66,7 @@ fn counters(
         } else if counters.len() < MAX_KEYS {
             counters.push((id, element, 1));
         } else {
-            return Err(TooManyKeys);
+            return Err(BodyProblem::TooManyElements);
         }
     }
     Ok(counters)

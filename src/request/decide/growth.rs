@@ -42,16 +42,12 @@ pub struct OpenReservation {
     reserved: SmallVec<[Reserved; 1]>,
     /// What earlier reservations were, which are settled already.
     spent: u64,
-    beyond: Beyond,
+    pub beyond: Beyond,
 }
 
 impl OpenReservation {
     pub fn new(reserved: Reserved, beyond: Beyond) -> Self {
         Self { reserved: SmallVec::from_iter([reserved]), spent: 0, beyond }
-    }
-
-    pub fn beyond(&self) -> Beyond {
-        self.beyond
     }
 
     pub fn cost(&self) -> u64 {
@@ -116,30 +112,6 @@ pub trait Metered {
     fn open(&self) -> &OpenReservation;
 
     fn open_mut(&mut self) -> &mut OpenReservation;
-
-    fn keep(limits: &mut [Self], reserved: Vec<Reserved>)
-    where
-        Self: Sized,
-    {
-        for mut reserved in reserved {
-            let mut open = limits.iter_mut().map(Self::open_mut);
-            if let Some(open) = open.find(|open| open.place() == Some(reserved.place())) {
-                open.first().into_iter().for_each(|first| reserved.watch_by(first.watch().clone()));
-                open.reserved.push(reserved);
-            }
-        }
-    }
-
-    /// Tells what a refusal says about watched limits.
-    fn tell(limits: &[Self], refusal: &Reply)
-    where
-        Self: Sized,
-    {
-        if !refusal.reached.is_empty() {
-            let first = limits.iter().filter_map(|limit| limit.open().first());
-            first.for_each(|first| first.watch().tell_of(&refusal.reached, first.place()));
-        }
-    }
 }
 
 /// Asks for more while a request is served.
@@ -187,16 +159,34 @@ impl Growth {
                 }
             };
             let Some(mut reply) = answered else { return Poll::Ready(Ok(())) };
-            L::keep(limits, mem::take(&mut reply.reserved));
+            Self::keep(limits, mem::take(&mut reply.reserved));
             let lacks = limits.iter().any(|limit| limit.open().lacks(needed(limit)));
             match (lacks, extra) {
                 (false, _) => return Poll::Ready(Ok(())),
                 (true, Extra::Step) => extra = Extra::None,
                 (true, Extra::None) => {
-                    L::tell(limits, &reply);
+                    Self::tell(limits, &reply);
                     return Poll::Ready(Err(reply));
                 }
             }
+        }
+    }
+
+    pub fn keep<L: Metered>(limits: &mut [L], reserved: Vec<Reserved>) {
+        for mut reserved in reserved {
+            let mut open = limits.iter_mut().map(L::open_mut);
+            if let Some(open) = open.find(|open| open.place() == Some(reserved.place())) {
+                open.first().into_iter().for_each(|first| reserved.watch_by(first.watch().clone()));
+                open.reserved.push(reserved);
+            }
+        }
+    }
+
+    /// Tells what a refusal says about watched limits.
+    pub fn tell<L: Metered>(limits: &[L], refusal: &Reply) {
+        if !refusal.reached.is_empty() {
+            let first = limits.iter().filter_map(|limit| limit.open().first());
+            first.for_each(|first| first.watch().tell_of(&refusal.reached, first.place()));
         }
     }
 

@@ -150,8 +150,7 @@ fn shortened(text: &str) -> (&str, &str) {
     }
     let end = text.char_indices().rev().nth(KEPT_AT_END - 1).map_or(text.len(), |(at, _)| at);
     let room = LONGEST_TEXT - LEFT_OUT.len_utf8() - (text.len() - end);
-    let begin = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    (&text[..begin], &text[end..])
+    (&text[..text.floor_char_boundary(room)], &text[end..])
 }
 
 /// A frequent key, as several sketches together know it.

@@ -21,6 +21,7 @@ use crate::store::Replaced;
 const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
+#[derive(Clone)]
 pub struct RateTable {
     /// How many gateways share the limit; `None` if each has the full rates.
     gateways: Option<u64>,
@@ -31,7 +32,7 @@ pub struct RateTable {
     /// One for each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
     /// `None` if the admin API has set no overrides.
-    temporary: Option<Box<TemporaryRates>>,
+    temporary: Option<Arc<TemporaryRates>>,
     /// The limit's own rates, first, and those of the overrides, one set for each layout of cells.
     by_key: Vec<Arc<Limit>>,
     /// What counts refusals and bans. `None` if the limit bans no keys.
@@ -67,7 +68,7 @@ impl RateSet<'_> {
     pub fn id(self) -> (bool, u64) {
         match self {
             Self::Listed(number) => (false, number as u64),
-            Self::Quota(rates) => (true, rates.id()),
+            Self::Quota(rates) => (true, rates.id),
         }
     }
 }
@@ -106,19 +107,10 @@ impl RateTable {
     /// The same limit with other overrides from the admin API.
     #[must_use]
     pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
-        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
+        let temporary = overrides.map(|overrides| Arc::new(TemporaryRates::new(overrides)));
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
         let (own, granted) = ([&self.default_limit].into_iter(), self.granted.iter().flatten());
-        Self {
-            gateways: self.gateways,
-            by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
-            default_limit: self.default_limit.clone(),
-            tiers: self.tiers.clone(),
-            overrides: self.overrides.clone(),
-            granted: self.granted.clone(),
-            temporary,
-            ban: self.ban.clone(),
-        }
+        Self { by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)), temporary, ..self.clone() }
     }
 
     /// Whether the limit is shared by as many gateways as in this configuration.
@@ -181,7 +173,7 @@ impl RateTable {
     /// What a source of quotas grants a key. `None` if the quota names a tier that the limit no longer has.
     pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
         match &quota.granted {
-            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
+            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), &rates.limit)),
             GrantedQuota::Tier(name) => {
                 let place = self.tiers.iter().position(|(tier, _)| tier == name)?;
                 self.tiers.get(place).map(|(_, limit)| listed(1 + place, limit))
@@ -296,7 +288,7 @@ impl RateSelector {
             return SelectedRates::Block;
         }
         let rates = sent.instead_of(limit);
-        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), rates.limit()))
+        rates.map_or(selected, |rates| SelectedRates::Rates(RateSet::Quota(rates), &rates.limit))
     }
 
     /// How many sets of rates may be selected.

@@ -106,9 +106,9 @@ impl QuotaWaits<'_> {
         let begun = Instant::now();
         for QuotaWait { place, source, key, mut end } in self.0 {
             // An error means that the lookup was abandoned.
-            let own = source.settings().timeout;
+            let own = source.settings.timeout;
             if timeout_at(begun + own.min(longest), end.changed()).await.is_err() && own <= longest {
-                source.has_timed_out();
+                source.counters.timed_out.one();
             }
             let quota = source.cached(key, clock::now());
             if let Some(Some(resolved)) = resolved.get_mut(place) {

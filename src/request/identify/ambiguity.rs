@@ -6,7 +6,6 @@
 //! configuration is built, so requests pay nothing if no limit reads a header, cookie, parameter or token.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -35,32 +34,10 @@ struct SourceRule {
     has_spellings: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ambiguity<'a> {
-    Repeated(&'a Source),
-    /// The request has it once, but servers differ in whether they find it or in the value that they read.
-    Misspelled(&'a Source),
-    /// There are more cookies or parameters than are searched.
-    TooMany(&'static str, usize),
-}
-
 /// The most cookies and parameters of a request if a limit reads one of them. Browsers send at most about 180 cookies. A
 /// client of HTTP/2 needs only a byte for a kilobyte of cookies.
 const MOST_COOKIES: usize = 1000;
 const MOST_PARAMETERS: usize = 400;
-
-/// A sentence for the client.
-impl fmt::Display for Ambiguity<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Repeated(source) => write!(f, "The request has {source} more than once."),
-            Self::Misspelled(source) => {
-                write!(f, "The request has {source} in a spelling that servers read differently.")
-            }
-            Self::TooMany(what, most) => write!(f, "The request has more than {most} {what}."),
-        }
-    }
-}
 
 impl SingleSources {
     pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, others: impl IntoIterator<Item = &'c Source>) -> Self {
@@ -78,8 +55,9 @@ impl SingleSources {
         Self { rules }
     }
 
-    /// The first ambiguous source of the request. Only sources that the route's limits use are checked.
-    pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<Ambiguity<'_>> {
+    /// A sentence for the client about the first ambiguous source of the request. Only sources that the route's limits use are
+    /// checked.
+    pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
         let query = query.unwrap_or_default();
         self.rules.iter().find_map(|rule| {
             if let Some(too_many) = rule.too_many(headers, query) {
@@ -87,10 +65,14 @@ impl SingleSources {
             }
             let mut found = Occurrences::default();
             rule.search(headers, query, &mut found);
+            let source = &rule.source;
             match found {
                 Occurrences { times: 0, .. } | Occurrences { times: 1, is_misspelled: false } => None,
-                Occurrences { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
-                Occurrences { .. } => Some(Ambiguity::Repeated(&rule.source)),
+                // Servers differ in whether they find it or in the value that they read.
+                Occurrences { times: 1, is_misspelled: true } => {
+                    Some(format!("The request has {source} in a spelling that servers read differently."))
+                }
+                Occurrences { .. } => Some(format!("The request has {source} more than once.")),
             }
         })
     }
@@ -144,16 +126,18 @@ impl SourceRule {
         Some(Self { source: source.clone(), folded, has_spellings })
     }
 
-    fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<Ambiguity<'static>> {
+    fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<String> {
         match self.source {
             Source::Cookie(_) => {
                 let lines = headers.get_all(header::COOKIE).iter();
                 let separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
-                has_more(separators, MOST_COOKIES - 1).then_some(Ambiguity::TooMany("cookies", MOST_COOKIES))
+                let is_over = has_more(separators, MOST_COOKIES - 1);
+                is_over.then(|| format!("The request has more than {MOST_COOKIES} cookies."))
             }
             Source::Query(_) => {
                 let separators = memchr2_iter(b'&', b';', query.as_bytes());
-                has_more(separators, MOST_PARAMETERS - 1).then_some(Ambiguity::TooMany("parameters", MOST_PARAMETERS))
+                let is_over = has_more(separators, MOST_PARAMETERS - 1);
+                is_over.then(|| format!("The request has more than {MOST_PARAMETERS} parameters."))
             }
             _ => None,
         }
@@ -458,16 +442,16 @@ mod tests {
             twice.append(header::COOKIE, twice[header::COOKIE].clone());
             assert_eq!(cookie.ambiguity(&twice, None), None);
             twice.append(header::COOKIE, HeaderValue::from_static(";;"));
-            let many = Ambiguity::TooMany("cookies", MOST_COOKIES);
-            assert_eq!(cookie.ambiguity(&twice, None), Some(many));
+            let many = "The request has more than 1000 cookies.";
+            assert_eq!(cookie.ambiguity(&twice, None).as_deref(), Some(many));
             assert_eq!(query.ambiguity(&twice, None), None, "no limit of the route reads them");
         }
         for separator in ["&", ";"] {
             let none = HeaderMap::new();
             let most = separator.repeat(MOST_PARAMETERS - 1);
             assert_eq!(query.ambiguity(&none, Some(&most)), None);
-            let many = Ambiguity::TooMany("parameters", MOST_PARAMETERS);
-            assert_eq!(query.ambiguity(&none, Some(&(most + separator))), Some(many));
+            let many = "The request has more than 400 parameters.";
+            assert_eq!(query.ambiguity(&none, Some(&(most + separator))).as_deref(), Some(many));
         }
     }
 

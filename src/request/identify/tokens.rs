@@ -31,8 +31,9 @@ const MAX_CACHED_CLAIMS: usize = 512;
 
 /// Reads the tokens of one `[jwt.*]`.
 pub struct TokenReader {
-    name: String,
-    from: Source,
+    pub name: String,
+    /// Where the token is.
+    pub from: Source,
     required: bool,
     verifier: Verifier,
     keys: Arc<KeySource>,
@@ -124,15 +125,6 @@ impl TokenReader {
             domain: Domain::new(&settings),
             metrics,
         }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where the token is.
-    pub fn from(&self) -> &Source {
-        &self.from
     }
 
     /// Finds and verifies the token of the request.

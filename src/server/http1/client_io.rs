@@ -10,12 +10,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::message_body::Messages;
 use crate::net::ClientStream;
 use crate::server::connection_state::ConnectionState;
 use crate::server::lifecycle::Event;
+
+/// The most bytes of a body that are read at once. The buffer of the library grows while reads fill it, up to what a head may
+/// need, and would keep as much of each upload that its upstream does not read. One byte more would let it grow once more.
+const LARGEST_PIECE: u64 = (64 << 10) - 1;
 
 pub(super) struct ClientIo {
     stream: ClientStream,
@@ -33,11 +37,15 @@ impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        let in_body = this.messages.framing.borrow().is_in_body();
+        if in_body {
+            ready!(Pin::new(&mut (&mut this.stream).take(LARGEST_PIECE)).poll_read(cx, buf))?;
+        } else {
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        }
         let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
             let mut framing = this.messages.framing.borrow_mut();
-            let in_body = framing.is_in_body();
             framing.follow(received);
             this.state.record(Event::Received(framing.begun()));
             // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does not take

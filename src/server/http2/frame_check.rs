@@ -4,7 +4,7 @@
 //! h2 itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams, resets of unread
 //! streams, and fields that grow too much. A connection that has to end gets a GOAWAY from the gateway.
 
-use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
+use super::frames::{FrameHead, Frames, Piece, flag, kind};
 use crate::server::worker_state::Coarse;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
@@ -42,8 +42,6 @@ impl Violation {
 
 #[derive(Debug)]
 pub(super) struct FrameCheck {
-    /// The bytes of the preface that are still to come. The library compares them.
-    preface_left: usize,
     frames: Frames,
     has_settings: bool,
     /// The highest stream that the client has opened, and how many it has opened.
@@ -64,8 +62,7 @@ impl FrameCheck {
     /// `speaks_for` is the number of clients behind this one: a proxy resets what its clients have left.
     pub(super) fn new(now: Coarse, speaks_for: u64) -> Self {
         Self {
-            preface_left: PREFACE.len(),
-            frames: Frames::default(),
+            frames: Frames::of_client(),
             has_settings: false,
             last_stream: 0,
             opened: 0,
@@ -103,9 +100,6 @@ impl FrameCheck {
     /// # Errors
     /// When the connection has to end.
     pub(super) fn follow(&mut self, mut bytes: &[u8], now: Coarse) -> Result<(), Violation> {
-        let preface = self.preface_left.min(bytes.len());
-        self.preface_left -= preface;
-        bytes = &bytes[preface..];
         while let Some(piece) = self.frames.next(&mut bytes) {
             match piece {
                 Piece::Head(head) => self.begin(head, now)?,

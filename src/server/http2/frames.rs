@@ -1,7 +1,7 @@
 //! Finds the frames in the bytes of an HTTP/2 connection (RFC 9113, section 4.1), however they are cut. Pure.
 
 /// What a client sends before its first frame (RFC 9113, section 3.4).
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(in crate::server) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// In bytes.
 const HEAD: usize = 9;
 
@@ -55,20 +55,39 @@ pub enum Piece<'a> {
 
 #[derive(Debug, Default)]
 pub struct Frames {
+    /// The bytes of the preface that are still to come. The library compares them.
+    preface_left: usize,
     /// The head of the next frame, and how many bytes of it have come.
     head: [u8; HEAD],
     filled: usize,
     /// Of the payload.
     left: u32,
+    /// The first bytes of the payload, and how many of them have come.
+    start: [u8; 8],
+    started: usize,
 }
 
 impl Frames {
+    /// Those of a client, which follow its `PREFACE`.
+    pub fn of_client() -> Self {
+        Self { preface_left: PREFACE.len(), ..Self::default() }
+    }
+
     pub fn is_between(&self) -> bool {
         self.filled == 0 && self.left == 0
     }
 
+    /// The number of 32 bits in the payload of the last frame after `offset` bytes, at most 4, if all of the frame has come.
+    pub fn number(&self, offset: usize) -> Option<u32> {
+        let bytes = self.start[..self.started].get(offset..)?.first_chunk()?;
+        self.is_between().then(|| u32::from_be_bytes(*bytes))
+    }
+
     /// Takes the next piece from `bytes`; `None` if the rest is the beginning of a frame's head.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+        let preface = self.preface_left.min(bytes.len());
+        self.preface_left -= preface;
+        *bytes = &bytes[preface..];
         if bytes.is_empty() {
             return None;
         }
@@ -77,6 +96,9 @@ impl Frames {
             let (payload, rest) = bytes.split_at(length);
             self.left -= u32::try_from(length).unwrap_or(self.left);
             *bytes = rest;
+            let start = payload.len().min(self.start.len() - self.started);
+            self.start[self.started..][..start].copy_from_slice(&payload[..start]);
+            self.started += start;
             return Some(Piece::Payload(payload));
         }
         let (more, rest) = bytes.split_at(bytes.len().min(HEAD - self.filled));
@@ -87,7 +109,7 @@ impl Frames {
             return None;
         }
         let head = FrameHead::read(self.head);
-        (self.filled, self.left) = (0, head.length);
+        (self.filled, self.left, self.started) = (0, head.length, 0);
         Some(Piece::Head(head))
     }
 }

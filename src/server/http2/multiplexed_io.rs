@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use h2::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frame_check::{FrameCheck, Violation};
@@ -18,7 +19,7 @@ use super::streams::Streams;
 use crate::net::ClientStream;
 use crate::server::connection_limits::ConnectionLimits;
 use crate::server::connection_state::ConnectionState;
-use crate::server::http2_errors::{ErrorCode, Http2Errors};
+use crate::server::http2_errors::Http2Errors;
 use crate::server::lifecycle::Event;
 
 /// Clones refer to the same stream.
@@ -34,20 +35,13 @@ struct Followed {
     violation: Option<Violation>,
     sent: Frames,
     streams: Rc<Streams>,
-    /// The error frame that is being sent.
-    error: Option<SentError>,
+    /// What counts the code of the error frame that is being sent, and how many bytes of the payload come before the code
+    /// (RFC 9113, sections 6.4 and 6.8).
+    error: Option<(CountCode, usize)>,
     limits: Arc<ConnectionLimits>,
 }
 
-/// The code in the payload of RST_STREAM or GOAWAY (RFC 9113, sections 6.4 and 6.8).
-struct SentError {
-    count: fn(&Http2Errors, ErrorCode),
-    /// How many bytes come before the code.
-    before: u8,
-    /// How many bytes of the code have come, and their value.
-    length: u8,
-    code: u32,
-}
+type CountCode = fn(&Http2Errors, Reason);
 
 impl MultiplexedIo {
     /// `speaks_for` is the number of clients behind this one.
@@ -75,7 +69,7 @@ impl MultiplexedIo {
 
     /// Tells the client that the connection ends, and the last request that was served, once the library has ended. So the
     /// client knows which requests it may send again; a client that does not read cannot be told.
-    pub(super) fn go_away(&self, code: ErrorCode) {
+    pub(super) fn go_away(&self, code: Reason) {
         let followed = &mut *self.followed.borrow_mut();
         followed.limits.http2_errors().connection(code);
         if !followed.sent.is_between() || self.state.lifecycle().is_unsent() {
@@ -83,7 +77,7 @@ impl MultiplexedIo {
         }
         let mut frame = vec![0, 0, 8, kind::GOAWAY, 0, 0, 0, 0, 0];
         frame.extend_from_slice(&followed.received.last_stream.to_be_bytes());
-        frame.extend_from_slice(&code.0.to_be_bytes());
+        frame.extend_from_slice(&u32::from(code).to_be_bytes());
         // The frame is short. If the system does not take all of it at once, the client does not read.
         let _ = self.stream.try_write(&frame);
     }
@@ -103,44 +97,22 @@ impl Followed {
                         kind::DATA => self.streams.sent(head.stream, head.length),
                         kind::RST_STREAM => {
                             self.streams.is_reset(head.stream);
-                            self.error = Some(SentError::new(Http2Errors::stream, 0));
+                            self.error = Some((Http2Errors::stream, 0));
                         }
-                        kind::GOAWAY => self.error = Some(SentError::new(Http2Errors::connection, 4)),
+                        kind::GOAWAY => self.error = Some((Http2Errors::connection, 4)),
                         _ => {}
                     }
                 }
-                Piece::Payload(payload) => {
-                    if let Some(error) = &mut self.error
-                        && let Some(code) = error.follow(payload)
+                Piece::Payload(_) => {
+                    if let Some((count, offset)) = self.error
+                        && let Some(code) = self.sent.number(offset)
                     {
-                        (error.count)(self.limits.http2_errors(), code);
+                        count(self.limits.http2_errors(), code.into());
                         self.error = None;
                     }
                 }
             }
         }
-    }
-}
-
-impl SentError {
-    fn new(count: fn(&Http2Errors, ErrorCode), before: u8) -> Self {
-        Self { count, before, length: 0, code: 0 }
-    }
-
-    /// The code, if these bytes of the payload complete it.
-    fn follow(&mut self, payload: &[u8]) -> Option<ErrorCode> {
-        for byte in payload {
-            if self.before > 0 {
-                self.before -= 1;
-                continue;
-            }
-            self.code = self.code << 8 | u32::from(*byte);
-            self.length += 1;
-            if self.length == 4 {
-                return Some(ErrorCode(self.code));
-            }
-        }
-        None
     }
 }
 

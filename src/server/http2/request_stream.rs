@@ -73,7 +73,11 @@ pub(super) async fn serve<H: Handler>(
         None if is_end => {}
         None => {
             let (waiting, is_last, broken, waits_for_room) = (Bytes::new(), false, None, false);
-            ResponseSender { sender, body, stream, waiting, is_last, connection, broken, waits_for_room }.await;
+            let mut sender =
+                ResponseSender { sender, body, stream, waiting, is_last, connection, broken, waits_for_room };
+            if let Err(error) = poll_fn(|cx| sender.poll_body(cx)).await {
+                tracing::debug!(%error, "the client does not wait for the rest of its response");
+            }
         }
     }
 }
@@ -204,18 +208,6 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
             stream.send(sender, part, *is_last && waiting.is_empty())?;
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Future for ResponseSender<B> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let sent = ready!(self.get_mut().poll_body(cx));
-        if let Err(error) = sent {
-            tracing::debug!(%error, "the client does not wait for the rest of its response");
-        }
-        Poll::Ready(())
     }
 }
 

@@ -6,7 +6,7 @@
 //! second for each name, so that a stranger cannot cause more load.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::shared_answers::SharedAnswers;
 use crate::base::clock::{self, Monotonic};
+use crate::base::metrics::SharedCounter;
 use crate::config::Challenge;
 use crate::net::tls::challenge_config;
 
@@ -29,8 +30,9 @@ pub struct Challenges {
     /// 0 if no challenges are answered, else one more than the [`Challenge`].
     kind: AtomicU8,
     state: Mutex<State>,
-    answered: AtomicU64,
-    unknown: AtomicU64,
+    pub answered: SharedCounter,
+    /// Requests for an answer that is not known.
+    pub unknown: SharedCounter,
 }
 
 #[derive(Debug, Default)]
@@ -135,13 +137,7 @@ impl Challenges {
     }
 
     fn count(&self, is_answered: bool) {
-        let count = if is_answered { &self.answered } else { &self.unknown };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The number of answered challenges, and of requests for an answer that is not known.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.answered.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
+        if is_answered { self.answered.one() } else { self.unknown.one() }
     }
 
     /// Prepares to answer for these names. `None` if another gateway that shares the store is answering for one of them.

@@ -16,7 +16,7 @@ use crate::net::fetch::FetchError;
 
 /// The cause of a failed order, which decides when the order is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// The authority does not answer, or has an internal error and may have lost its state.
     Away,
     /// The authority asks to wait, because it was asked too often.
@@ -29,17 +29,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Away, Self::Limited, Self::Refused, Self::Unusable, Self::Files];
+    /// In the order of the variants, with their names in logs and metrics.
+    pub(super) const ALL: [(Self, &'static str); 5] = [
+        (Self::Away, "away"),
+        (Self::Limited, "limited"),
+        (Self::Refused, "refused"),
+        (Self::Unusable, "unusable"),
+        (Self::Files, "files"),
+    ];
 
-    /// For logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Away => "away",
-            Self::Limited => "limited",
-            Self::Refused => "refused",
-            Self::Unusable => "unusable",
-            Self::Files => "files",
-        }
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
     }
 }
 
@@ -110,28 +110,24 @@ impl OrderFailure {
 
     /// A failed request to the authority, which may have asked for a pause.
     pub(super) fn of(error: &Error, told: &RetryAfter) -> Self {
-        let (kind, is_without_account) = match error {
-            Error::Api(problem) => {
-                let name = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
-                let kind = match (name, problem.status) {
-                    (Some("rateLimited"), _) | (_, Some(429)) => Kind::Limited,
-                    // An unknown nonce says nothing about the order (RFC 8555, section 6.5).
-                    (Some("serverInternal" | "badNonce"), _) | (_, Some(500..)) => Kind::Away,
-                    _ => Kind::Refused,
-                };
-                (kind, name == Some("accountDoesNotExist"))
-            }
-            Error::Timeout(_) => (Kind::Away, false),
-            Error::Other(error) => (
-                match error.downcast_ref::<NoAnswer>() {
-                    Some(NoAnswer::Status(StatusCode::TOO_MANY_REQUESTS)) => Kind::Limited,
-                    Some(NoAnswer::Status(status)) if !status.is_server_error() => Kind::Refused,
-                    Some(NoAnswer::Status(_) | NoAnswer::Fetch(_)) => Kind::Away,
-                    Some(NoAnswer::Url(_)) | None => Kind::Unusable,
-                },
-                false,
-            ),
-            _ => (Kind::Unusable, false),
+        let problem = if let Error::Api(problem) = error { problem.r#type.as_deref() } else { None };
+        let problem = problem.and_then(|name| name.strip_prefix("urn:ietf:params:acme:error:"));
+        let is_without_account = problem == Some("accountDoesNotExist");
+        let kind = match error {
+            Error::Api(answer) => match (problem, answer.status) {
+                (Some("rateLimited"), _) | (_, Some(429)) => Kind::Limited,
+                // An unknown nonce says nothing about the order (RFC 8555, section 6.5).
+                (Some("serverInternal" | "badNonce"), _) | (_, Some(500..)) => Kind::Away,
+                _ => Kind::Refused,
+            },
+            Error::Timeout(_) => Kind::Away,
+            Error::Other(error) => match error.downcast_ref::<NoAnswer>() {
+                Some(NoAnswer::Status(StatusCode::TOO_MANY_REQUESTS)) => Kind::Limited,
+                Some(NoAnswer::Status(status)) if !status.is_server_error() => Kind::Refused,
+                Some(NoAnswer::Status(_) | NoAnswer::Fetch(_)) => Kind::Away,
+                Some(NoAnswer::Url(_)) | None => Kind::Unusable,
+            },
+            _ => Kind::Unusable,
         };
         Self { retry_after: told.take(), is_without_account, ..Self::new(kind, error) }
     }
@@ -169,6 +165,11 @@ mod tests {
 
     const DAY: u64 = 86_400_000_000;
 
+    #[test]
+    fn each_kind_has_its_place() {
+        assert!(Kind::ALL.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place));
+    }
+
     proptest! {
         #[test]
         fn renewals_come_after_half_of_the_life_and_leave_a_third(begins: u32, life in 1_000_000..1000 * DAY, jitter in 0.0..=1.0) {
@@ -179,7 +180,7 @@ mod tests {
 
         #[test]
         fn pauses_are_bounded_and_keep_to_what_is_asked_for(failures in 1..u32::MAX, asked: u64, jitter in 0.0..=1.0) {
-            for kind in Kind::ALL {
+            for (kind, _) in Kind::ALL {
                 let alone = pause(kind, failures, None, jitter);
                 prop_assert!((Duration::from_secs(4)..=Duration::from_secs(6 * 3600)).contains(&alone));
                 let told = pause(kind, failures, Some(Duration::from_secs(asked)), jitter);

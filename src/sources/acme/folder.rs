@@ -5,7 +5,7 @@
 //! certificate and its private key are in one file, so that they always belong together.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use instant_acme::AccountCredentials;
 
+use super::failure::{Kind, OrderFailure};
 use crate::base::clock::Time;
 use crate::config::Acme;
 use crate::config::regular_file::OwnFile;
@@ -33,13 +34,12 @@ const OTHERS: u32 = 0o077;
 const LARGEST: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
-pub(super) struct Folder(StateFolder);
-
-enum Stored<T> {
-    Good(T),
-    /// Can be read, but is not used for this reason.
-    Wrong(String),
+pub(super) struct Folder {
+    pub(super) state: StateFolder,
 }
+
+/// What a file has, or why it is not used although it can be read.
+type Stored<T> = Result<T, String>;
 
 pub(super) struct Certificates {
     /// The best valid certificate by [`rank`]; `None` if there is none for any of the names.
@@ -53,27 +53,21 @@ pub(super) struct Certificates {
 impl Folder {
     /// The folder of an authority below the folder for all state. Certificates of one authority never replace those of another.
     pub(super) fn of(state: &Path, directory: &Url) -> Self {
-        let url = format!("{}://{}{}", directory.scheme(), directory.authority, directory.target.as_sent());
-        let below = Path::new("acme").join(format!("{}-{}", directory.host, short_hash(&url)));
-        Self(StateFolder::new(state, below))
+        let below = Path::new("acme").join(format!("{}-{}", directory.host, short_hash(&directory.whole())));
+        Self { state: StateFolder::new(state, below) }
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.0.path()
+        self.state.path()
     }
 
-    pub(super) fn create(&self) -> io::Result<()> {
-        self.0.create()
-    }
-
-    /// Locks the folder until the result is dropped or the process ends; `None` if another process has locked it.
-    pub(super) fn lock(&self) -> io::Result<Option<File>> {
-        self.0.lock()
+    pub(super) fn failed(&self, error: &io::Error) -> OrderFailure {
+        OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.path().display()))
     }
 
     /// Checks that there is room for a certificate, before one is ordered.
     pub(super) fn try_write(&self) -> io::Result<()> {
-        self.0.try_write(LARGEST)
+        self.state.try_write(LARGEST)
     }
 
     /// `None` if there is no account. An invalid file is renamed.
@@ -81,8 +75,8 @@ impl Folder {
         let path = self.account_path();
         let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
         Ok(match self.read(&path, parse)? {
-            Some(Stored::Good(account)) => Some(account),
-            Some(Stored::Wrong(why)) => {
+            Some(Ok(account)) => Some(account),
+            Some(Err(why)) => {
                 set_aside(&path, &why);
                 None
             }
@@ -91,7 +85,7 @@ impl Folder {
     }
 
     pub(super) fn keep_account(&self, account: &AccountCredentials) -> io::Result<()> {
-        self.0.write(&self.account_path(), &[&serde_json::to_vec(account)?])
+        self.state.write(&self.account_path(), &[&serde_json::to_vec(account)?])
     }
 
     /// Renames the account, which the authority no longer knows.
@@ -113,14 +107,14 @@ impl Folder {
         for path in paths {
             let file = path.display().to_string();
             match self.read(&path, |pem| identity(file, pem).map_err(|error| error.to_string())) {
-                Ok(Some(Stored::Good(one))) => {
+                Ok(Some(Ok(one))) => {
                     let is_usable =
                         covered(&one, names) > 0 && one.not_before <= now.after(SKEW) && now < one.not_after;
                     if is_usable && found.best.as_ref().is_none_or(|best| rank(best, names) <= rank(&one, names)) {
                         found.best = Some(one);
                     }
                 }
-                Ok(Some(Stored::Wrong(why))) => found.wrong.push((path, why)),
+                Ok(Some(Err(why))) => found.wrong.push((path, why)),
                 Ok(None) => {}
                 Err(error) => found.unread = Some(error),
             }
@@ -130,7 +124,7 @@ impl Folder {
 
     /// Renames invalid certificates, so that they are reported only once, and makes all other files private.
     pub(super) fn tidy(&self, found: &Certificates) {
-        if self.0.check().is_err() {
+        if self.state.check().is_err() {
             return;
         }
         found.wrong.iter().for_each(|(path, why)| set_aside(path, why));
@@ -152,12 +146,12 @@ impl Folder {
     }
 
     /// `None` if the file does not exist.
-    fn read<T>(&self, path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> io::Result<Option<Stored<T>>> {
+    fn read<T>(&self, path: &Path, parse: impl FnOnce(&[u8]) -> Stored<T>) -> io::Result<Option<Stored<T>>> {
         let in_file =
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()));
-        Ok(self.0.read(path, MOST).map_err(in_file)?.map(|file| match file {
-            OwnFile::Wrong(why) => Stored::Wrong(why.to_owned()),
-            OwnFile::Bytes(bytes) => parse(&bytes).map_or_else(Stored::Wrong, Stored::Good),
+        Ok(self.state.read(path, MOST).map_err(in_file)?.map(|file| match file {
+            OwnFile::Wrong(why) => Err(why.to_owned()),
+            OwnFile::Bytes(bytes) => parse(&bytes),
         }))
     }
 
@@ -168,15 +162,15 @@ impl Folder {
             text.map(|seconds: u64| seconds.saturating_mul(1_000_000)).ok_or_else(String::new)
         };
         let micros = match self.read(&self.pause_path(acme), parse)? {
-            Some(Stored::Good(micros)) => micros,
-            Some(Stored::Wrong(_)) | None => 0,
+            Some(Ok(micros)) => micros,
+            Some(Err(_)) | None => 0,
         };
         Ok(Time::from_micros(micros))
     }
 
     /// Saves the moment for a restart and for other gateways.
     pub(super) fn pause_until(&self, acme: &Acme, until: Time) -> io::Result<()> {
-        self.0.write(&self.pause_path(acme), &[format!("{}\n", until.seconds_up()).as_bytes()])
+        self.state.write(&self.pause_path(acme), &[format!("{}\n", until.seconds_up()).as_bytes()])
     }
 
     fn pause_path(&self, acme: &Acme) -> PathBuf {
@@ -185,7 +179,7 @@ impl Folder {
 
     /// Saves a certificate with its private key.
     pub(super) fn keep_certificate(&self, acme: &Acme, pem: &[u8]) -> io::Result<()> {
-        self.0.write(&self.certificate_path(acme), &[pem])
+        self.state.write(&self.certificate_path(acme), &[pem])
     }
 
     /// The file of the certificate for these names, in whatever order.
@@ -345,7 +339,7 @@ mod tests {
         let found = folder.certificates(&one.names, NOW);
         let account = folder.account();
         let paused = folder.paused_until(&one);
-        let locked = folder.lock();
+        let locked = folder.state.lock();
         folder.tidy(&found);
         rustix::process::setrlimit(rustix::process::Resource::Nofile, limits).unwrap();
         assert!(found.best.is_none() && found.wrong.is_empty() && found.unread.is_some());

@@ -65,31 +65,25 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
     let chain = order.poll_certificate(&POLLS).await.map_err(failed)?;
     let pem = format!("{}\n{key}", chain.trim_end());
     check(acme, &pem)?;
-    folder.keep_certificate(acme, pem.as_bytes()).map_err(|error| of_files(folder, &error))
+    folder.keep_certificate(acme, pem.as_bytes()).map_err(|error| folder.failed(&error))
 }
 
 /// The account of the folder, or a new one.
 async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, OrderFailure> {
     let builder = Account::builder_with_http(Box::new(AcmeClient::new(acme, told)));
-    if let Some(known) = folder.account().map_err(|error| of_files(folder, &error))? {
+    if let Some(known) = folder.account().map_err(|error| folder.failed(&error))? {
         return builder.from_credentials(known).await.map_err(|error| OrderFailure::of(&error, told));
     }
-    // An account that cannot be saved must not be created.
-    folder.create().map_err(|error| of_files(folder, &error))?;
     let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
     let contact: Vec<_> = email.iter().map(String::as_str).collect();
     let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
     let bound_to = acme.external_account.as_ref().map(|known| ExternalAccountKey::new(known.id.clone(), &known.key));
-    let directory =
-        format!("{}://{}{}", acme.directory.scheme(), acme.directory.authority, acme.directory.target.as_sent());
-    let (account, credentials) =
-        builder.create(&new, directory, bound_to.as_ref()).await.map_err(|error| OrderFailure::of(&error, told))?;
-    folder.keep_account(&credentials).map_err(|error| of_files(folder, &error))?;
+    let (account, credentials) = builder
+        .create(&new, acme.directory.whole(), bound_to.as_ref())
+        .await
+        .map_err(|error| OrderFailure::of(&error, told))?;
+    folder.keep_account(&credentials).map_err(|error| folder.failed(&error))?;
     Ok(account)
-}
-
-fn of_files(folder: &Folder, error: &std::io::Error) -> OrderFailure {
-    OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", folder.path().display()))
 }
 
 /// Proves every name that is not yet proven, and lets the authority check.

@@ -61,8 +61,7 @@ impl SharedAnswers {
     /// The answer that another gateway has left for this name; `None` if there is none with a valid MAC.
     pub(super) async fn read(&self, name: &str) -> io::Result<Option<String>> {
         let Some(note) = self.notes.read(name).await? else { return Ok(None) };
-        let key = self.key().await?;
-        let text = key.and_then(|key| verified(&key, name, &note, now()).map(str::to_owned));
+        let text = self.verified(name, &note).await?;
         if text.is_none() {
             tracing::warn!(
                 name,
@@ -72,8 +71,17 @@ impl SharedAnswers {
         Ok(text.filter(|text| text != CLAIM))
     }
 
+    /// Removes the note of this name, unless a gateway with another key has left it.
     pub(super) async fn remove(&self, name: &str) -> io::Result<()> {
-        self.notes.remove(name).await
+        match self.notes.read(name).await? {
+            Some(note) if self.verified(name, &note).await?.is_some() => self.notes.remove(name).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn verified(&self, name: &str, note: &str) -> io::Result<Option<String>> {
+        let key = self.key().await?;
+        Ok(key.and_then(|key| verified(&key, name, note, now()).map(str::to_owned)))
     }
 
     async fn key(&self) -> io::Result<Option<[u8; 32]>> {

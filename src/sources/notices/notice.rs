@@ -63,11 +63,11 @@ impl Notice {
         reached: &Reached,
     ) -> Option<Self> {
         let rate = limit.rates().get(reached.rate)?;
-        let Reached { used, capacity, until, .. } = *reached;
+        let Reached { used, capacity, until, window, .. } = *reached;
         let rate = rate.to_string();
-        let window = format!("{} {rate} {share} {}", limit.name(), until.micros());
+        let named = format!("{} {rate} {share} {window}", limit.name());
         // XOR keeps the parts apart only because each is a hash of another text.
-        let id = Fingerprint::of(window.as_bytes()).with(key).with(receiver);
+        let id = Fingerprint::of(named.as_bytes()).with(key).with(receiver);
         let (limit, since, is_claimed) = (limit.name().to_owned(), Instant::now(), AtomicBool::new(false));
         Some(Self { limit, rate, key: text, share, used, quota: capacity, until, id, since, is_claimed })
     }
@@ -112,9 +112,9 @@ fn gateway() -> &'static str {
 mod tests {
     use super::*;
 
-    fn notice(share: u32, until: u64, key: &[u8], receiver: &[u8]) -> Notice {
+    fn notice(share: u32, window: u64, key: &[u8], receiver: &[u8]) -> Notice {
         let limit = Limit::new("l", &["10/d".parse().unwrap()]);
-        let reached = Reached { rate: 0, used: 8, capacity: 10, share, until: Time::from_micros(until) };
+        let reached = Reached { rate: 0, used: 8, capacity: 10, share, until: Time::from_micros(1_000_001), window };
         let [key, receiver] = [key, receiver].map(Fingerprint::of);
         Notice::new(receiver, &limit, key, "a\"\n\u{0}é".to_owned(), share, &reached).unwrap()
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn any_key_is_valid_json() {
-        let body: serde_json::Value = serde_json::from_slice(&notice(800_000, 1_000_001, b"a", b"b").body()).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&notice(800_000, 1, b"a", b"b").body()).unwrap();
         assert_eq!(body["key"], "a\"\n\u{0}é");
         assert_eq!((&body["share"], &body["reset"]), (&0.8.into(), &"1970-01-01T00:00:02Z".into()));
     }

@@ -91,7 +91,7 @@ mod tests {
 
     fn notice(number: usize) -> Notice {
         let limit = Limit::new("l", &["1/d".parse().unwrap()]);
-        let reached = Reached { rate: 0, used: 1, capacity: 1, share: 1, until: Time::from_micros(1) };
+        let reached = Reached { rate: 0, used: 1, capacity: 1, share: 1, until: Time::from_micros(1), window: 1 };
         let key = Fingerprint::of(&number.to_be_bytes());
         Notice::new(key, &limit, key, String::new(), 1, &reached).unwrap()
     }

@@ -13,9 +13,9 @@ use http_body_util::Full;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
+use super::Shared;
 use super::notice::{Notice, SIGNATURE, signature};
 use super::queue::{NotAdded, Queue};
-use super::{Shared, count};
 use crate::base::back_off::{BackOff, jittered};
 use crate::base::fingerprint::Fingerprint;
 use crate::base::in_force::BackgroundTask;
@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(60);
 
 pub(super) struct Receiver {
     /// Unique in this process.
-    number: u64,
+    pub(super) number: u64,
     url: Url,
     /// How many receivers before it have the same URL.
     same: usize,
@@ -66,22 +66,17 @@ impl Receiver {
         self.terms.store(Arc::new(terms.clone()));
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// What identifies the receiver to other gateways.
     pub(super) fn name(&self) -> Fingerprint {
-        let Url { authority, target, .. } = &self.url;
-        Fingerprint::of(format!("{}://{authority}{} {}", self.url.scheme(), target.as_sent(), self.same).as_bytes())
+        Fingerprint::of(format!("{} {}", self.url.whole(), self.same).as_bytes())
     }
 
     /// Never waits.
     pub(super) fn add(&self, notice: Notice) {
         match self.queue.add(notice) {
             Ok(()) => {}
-            Err(NotAdded::Full) => count(&self.shared.counts.full, 1),
-            Err(NotAdded::Ended) => count(&self.shared.counts.ended, 1),
+            Err(NotAdded::Full) => self.shared.counts.full.one(),
+            Err(NotAdded::Ended) => self.shared.counts.ended.one(),
         }
     }
 
@@ -99,7 +94,7 @@ impl Receiver {
     /// Drops what waits, and returns it.
     pub(super) fn end(&self, why: &str) -> VecDeque<Arc<Notice>> {
         let left = self.queue.end();
-        count(&self.shared.counts.ended, left.len());
+        self.shared.counts.ended.add(left.len() as u64);
         if !left.is_empty() {
             tracing::warn!(receiver = %self.url, notices = left.len(), why, "notices were not delivered");
         }
@@ -137,7 +132,7 @@ impl Receiver {
 
     /// Logs only the first of several failures in a row.
     fn fails(&self, error: &FetchError, logged: &mut Option<Instant>) {
-        count(&self.shared.counts.failed, 1);
+        self.shared.counts.failed.one();
         let was_failing = self.is_failing.swap(true, Ordering::Relaxed);
         if !was_failing && logged.is_none_or(|logged| logged.elapsed() >= QUIET) {
             *logged = Some(Instant::now());
@@ -146,7 +141,7 @@ impl Receiver {
     }
 
     fn works(&self) {
-        count(&self.shared.counts.delivered, 1);
+        self.shared.counts.delivered.one();
         self.is_failing.store(false, Ordering::Relaxed);
     }
 }
@@ -155,17 +150,13 @@ impl BackgroundTask for Receiver {
     const THREAD: &'static str = "notices";
     const REFUSED: &'static str = "cannot send notices";
 
-    fn has_task(&self) -> bool {
-        true
-    }
-
     /// Never ends.
     async fn run(self: Arc<Self>) {
         let (mut failures, mut logged) = (0, None);
         loop {
             let notice = self.queue.first().await;
             if notice.is_expired(Instant::now()) {
-                count(&self.shared.counts.expired, 1);
+                self.shared.counts.expired.one();
                 self.queue.remove(&notice);
             } else if !self.claim(&notice).await {
                 self.queue.remove(&notice);

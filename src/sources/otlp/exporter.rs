@@ -37,11 +37,10 @@ const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Durati
 #[derive(Debug)]
 pub struct Exporter {
     collector: Arc<Collector>,
-    sender: TraceSender,
+    pub sender: TraceSender,
     /// `None` once the thread has it.
-    receiver: Mutex<Option<TraceReceiver>>,
-    counts: Arc<SpanCounts>,
-    end: ExportEnd,
+    running: Mutex<Option<Running>>,
+    pub(super) end: ExportEnd,
 }
 
 #[derive(Clone, Debug)]
@@ -71,27 +70,18 @@ impl Exporter {
     pub(super) fn new(collector: Arc<Collector>, counts: Arc<SpanCounts>) -> Self {
         let (sender, receiver) = trace_channel(counts.clone());
         let end = ExportEnd { stop: watch::Sender::new(false), ended: watch::Sender::new(()) };
-        Self { collector, sender, receiver: Mutex::new(Some(receiver)), counts, end }
+        let stop = end.stop.subscribe();
+        let running = Running { collector: collector.clone(), counts, receiver, stop, is_failing: false };
+        Self { collector, sender, running: Mutex::new(Some(running)), end }
     }
 
     pub(super) fn is_for(&self, collector: &Collector) -> bool {
         *self.collector == *collector
     }
 
-    pub fn sender(&self) -> &TraceSender {
-        &self.sender
-    }
-
     /// Starts the thread, unless it was started before.
     pub(super) fn start(&self) {
-        let Some(receiver) = self.receiver.lock().take() else { return };
-        let running = Running {
-            collector: self.collector.clone(),
-            counts: self.counts.clone(),
-            receiver,
-            stop: self.end.stop.subscribe(),
-            is_failing: false,
-        };
+        let Some(running) = self.running.lock().take() else { return };
         // Dropped when the thread ends, in whatever way.
         let ended = self.end.ended.subscribe();
         let run = move || {
@@ -104,12 +94,9 @@ impl Exporter {
             tracing::error!(%error, "the thread that exports spans cannot start");
         }
     }
-
-    pub(super) fn end(&self) -> &ExportEnd {
-        &self.end
-    }
 }
 
+#[derive(Debug)]
 struct Running {
     collector: Arc<Collector>,
     counts: Arc<SpanCounts>,
@@ -126,9 +113,9 @@ impl Running {
             let batch = self.batch(first).await;
             if !self.export(&batch).await && self.is_last() {
                 // The waiting traces would not be accepted either.
-                self.receiver.close();
-                while let Some(trace) = self.receiver.waiting() {
-                    self.counts.failed.add(trace.spans.len());
+                self.receiver.traces.close();
+                while let Ok(trace) = self.receiver.traces.try_recv() {
+                    self.counts.failed.add(trace.spans.len() as u64);
                 }
             }
         }
@@ -136,17 +123,17 @@ impl Running {
 
     /// Whether the exporter is ending, so that nothing is tried twice.
     fn is_last(&self) -> bool {
-        *self.stop.borrow() || self.receiver.is_closed()
+        *self.stop.borrow() || self.receiver.traces.is_closed()
     }
 
     /// Waits for a trace; `None` at the end.
     async fn first(&mut self) -> Option<Trace> {
         loop {
             if *self.stop.borrow_and_update() {
-                self.receiver.close();
+                self.receiver.traces.close();
             }
             tokio::select! {
-                trace = self.receiver.next() => return trace,
+                trace = self.receiver.traces.recv() => return trace,
                 Ok(()) = self.stop.changed() => {}
             }
         }
@@ -157,14 +144,14 @@ impl Running {
         if !self.is_last() {
             tokio::select! {
                 () = sleep(GATHER) => {}
-                () = self.receiver.many() => {}
+                () = self.receiver.many.notified() => {}
                 Ok(_) = self.stop.wait_for(|stop| *stop) => {}
             }
         }
         let mut spans = first.spans.len();
         let mut batch = vec![first];
         while spans < MOST_SPANS
-            && let Some(trace) = self.receiver.waiting()
+            && let Ok(trace) = self.receiver.traces.try_recv()
         {
             spans += trace.spans.len();
             batch.push(trace);
@@ -175,7 +162,7 @@ impl Running {
     /// Sends a batch, repeatedly if necessary; `false` if the collector has neither accepted nor refused it. Meanwhile
     /// further traces wait in the queue.
     async fn export(&mut self, batch: &[Trace]) -> bool {
-        let spans = batch.iter().map(|trace| trace.spans.len()).sum();
+        let spans = batch.iter().map(|trace| trace.spans.len() as u64).sum();
         let message = Bytes::from(ExportRequest::new(&self.collector.service_name, batch).encode_to_vec());
         for attempt in 1..=TRIES {
             let asked = match self.send(message.clone()).await {
@@ -253,7 +240,7 @@ const LONGEST_MESSAGE: usize = 200;
 enum ExportOutcome {
     Accepted,
     /// This many spans are refused, for this reason; the others are accepted.
-    Partly(usize, String),
+    Partly(u64, String),
     /// The batch may be accepted later, at least after this time.
     Later(Option<Duration>),
     /// The batch will never be accepted.
@@ -267,7 +254,7 @@ fn outcome(response: &Response<Bytes>, now: Time) -> ExportOutcome {
         status if status.is_success() => match ExportResponse::decode(response.body().clone()) {
             Ok(ExportResponse { partial_success: Some(partly) }) if partly.rejected_spans > 0 => {
                 let message = partly.error_message.chars().take(LONGEST_MESSAGE).collect();
-                ExportOutcome::Partly(usize::try_from(partly.rejected_spans).unwrap_or(usize::MAX), message)
+                ExportOutcome::Partly(partly.rejected_spans.unsigned_abs(), message)
             }
             _ => ExportOutcome::Accepted,
         },

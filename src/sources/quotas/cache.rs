@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -20,6 +19,7 @@ use super::quota::Quota;
 use crate::base::back_off::{BackOff, jittered};
 use crate::base::clock::Time;
 use crate::base::fingerprint::{Fingerprint, Sharding};
+use crate::base::metrics::SharedCounter;
 
 /// With many shards, workers seldom wait for each other.
 const MOST_SHARDS: usize = 64;
@@ -44,41 +44,30 @@ pub(super) enum LookupAnswer {
     Nothing,
 }
 
-#[derive(Clone, Debug)]
-struct LookedUp {
-    /// `None` if the source does not know the key, or has never answered.
-    quota: Option<Arc<Quota>>,
-    /// The time of the last answer.
-    answered: Option<Time>,
-    /// The begin and the end of the time in which the key is not looked up again.
-    fresh: (Time, Time),
-    /// Failed lookups in a row.
-    failures: u32,
-    /// A hash of the key in the form in which it is sent.
-    sent: Fingerprint,
-}
-
-impl LookedUp {
-    fn is_fresh(&self, now: Time) -> bool {
-        now < self.fresh.1 && !now.is_set_back_from(self.fresh.0)
-    }
-
-    fn expire(&mut self) {
-        self.fresh = (Time::from_micros(0), Time::from_micros(0));
-    }
-}
-
-/// An entry of the cache, for people.
+/// An entry of the cache.
 #[derive(Clone, Debug)]
 pub struct CachedQuota {
     /// `None` if the source does not know the key, or has never answered.
     pub quota: Option<Arc<Quota>>,
     /// The time of the last answer.
     pub answered: Option<Time>,
-    /// Whether the key is due to be looked up again.
-    pub is_due: bool,
+    /// The begin and the end of the time in which the key is not looked up again.
+    fresh: (Time, Time),
     /// Failed lookups in a row.
     pub failures: u32,
+    /// A hash of the key in the form in which it is sent.
+    sent: Fingerprint,
+}
+
+impl CachedQuota {
+    /// Whether the key must be looked up again.
+    pub fn is_due(&self, now: Time) -> bool {
+        now >= self.fresh.1 || now.is_set_back_from(self.fresh.0)
+    }
+
+    fn expire(&mut self) {
+        self.fresh = (Time::from_micros(0), Time::from_micros(0));
+    }
 }
 
 #[derive(Default)]
@@ -93,12 +82,12 @@ struct Shard {
 
 impl Shard {
     /// Also marks the key as just used.
-    fn find(&mut self, key: Fingerprint) -> Option<&mut LookedUp> {
+    fn find(&mut self, key: Fingerprint) -> Option<&mut CachedQuota> {
         self.known.to_back(&key).or_else(|| self.others.to_back(&key))
     }
 }
 
-type Entries = LinkedHashMap<Fingerprint, LookedUp, RandomState>;
+type Entries = LinkedHashMap<Fingerprint, CachedQuota, RandomState>;
 
 /// The answers of one source.
 pub(super) struct Cache {
@@ -106,34 +95,16 @@ pub(super) struct Cache {
     per_shard: usize,
     sharding: Sharding,
     cache_for: Duration,
-    evictions: AtomicU64,
+    evictions: SharedCounter,
 }
 
+/// What is known of a key now.
 #[derive(Debug)]
-pub(super) struct Known {
+pub struct CacheAnswer {
     /// What to use, fresh or not.
-    pub(super) quota: Option<Arc<Quota>>,
-    pub(super) next: NextLookup,
-}
-
-#[derive(Debug)]
-pub(super) enum NextLookup {
-    Nothing,
-    /// The key is being looked up. There is nothing to use until that ends.
-    Wait(watch::Receiver<()>),
-    /// The caller must make this lookup. A request waits for it if there is nothing to use.
-    LookUp(NewLookup),
-}
-
-/// A lookup that only its owner makes.
-#[derive(Debug)]
-pub(super) struct NewLookup {
-    pub(super) key: Fingerprint,
-    /// Dropping it wakes all who wait, and they look into the cache again.
-    pub(super) done: watch::Sender<()>,
-    pub(super) waiting: watch::Receiver<()>,
-    /// Whether something is cached already.
-    pub(super) is_renewal: bool,
+    pub quota: Option<Arc<Quota>>,
+    /// The end of a lookup; then the cache must be asked again. `None` if there is nothing to wait for.
+    pub wait: Option<watch::Receiver<()>>,
 }
 
 impl Cache {
@@ -145,7 +116,7 @@ impl Cache {
             per_shard: (most / count).max(1),
             sharding: Sharding::default(),
             cache_for,
-            evictions: AtomicU64::new(0),
+            evictions: SharedCounter::default(),
         }
     }
 
@@ -153,44 +124,31 @@ impl Cache {
         &self.shards[self.sharding.shard(key, self.shards.len())]
     }
 
-    pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
+    /// What is known of a key. If a lookup is due, `begin` makes it, unless it cannot be made, and returns its end. The argument
+    /// says whether something is cached: then nobody waits for the lookup.
+    pub(super) fn get(
+        &self,
+        key: Fingerprint,
+        now: Time,
+        begin: impl FnOnce(bool) -> Option<watch::Receiver<()>>,
+    ) -> CacheAnswer {
         let mut shard = self.shard(key).lock();
-        let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
-        Some(Known { quota: entry.quota.clone(), next: NextLookup::Nothing })
-    }
-
-    /// What is known of a key. If a lookup is due, `may_ask` decides whether it can be made; its argument says whether
-    /// something is cached.
-    pub(super) fn get(&self, key: Fingerprint, now: Time, may_ask: impl FnOnce(bool) -> bool) -> Known {
-        let mut shard = self.shard(key).lock();
-        let quota = match shard.find(key) {
-            Some(entry) if entry.is_fresh(now) => {
-                return Known { quota: entry.quota.clone(), next: NextLookup::Nothing };
-            }
-            Some(entry) => Some(entry.quota.clone()),
-            None => None,
+        let (quota, is_renewal) = match shard.find(key) {
+            Some(entry) if !entry.is_due(now) => return CacheAnswer { quota: entry.quota.clone(), wait: None },
+            Some(entry) => (entry.quota.clone(), true),
+            None => (None, false),
         };
-        let is_renewal = quota.is_some();
-        let quota = quota.flatten();
-        let next = match shard.under_way.get(&key) {
-            Some(_) if is_renewal => NextLookup::Nothing,
-            Some(waiting) => NextLookup::Wait(waiting.clone()),
-            None if may_ask(is_renewal) => {
-                let (done, waiting) = watch::channel(());
-                shard.under_way.insert(key, waiting.clone());
-                NextLookup::LookUp(NewLookup { key, done, waiting, is_renewal })
-            }
-            None => NextLookup::Nothing,
+        let end = match shard.under_way.get(&key) {
+            Some(end) => Some(end.clone()),
+            None => begin(is_renewal).inspect(|end| _ = shard.under_way.insert(key, end.clone())),
         };
-        Known { quota, next }
+        CacheAnswer { quota, wait: end.filter(|_| !is_renewal) }
     }
 
     /// The entry of a key, without a lookup.
-    pub(super) fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
+    pub(super) fn peek(&self, key: Fingerprint) -> Option<CachedQuota> {
         let shard = self.shard(key).lock();
-        let entry = shard.known.get(&key).or_else(|| shard.others.get(&key))?;
-        let LookedUp { quota, answered, failures, .. } = entry.clone();
-        Some(CachedQuota { quota, answered, is_due: !entry.is_fresh(now), failures })
+        shard.known.get(&key).or_else(|| shard.others.get(&key)).cloned()
     }
 
     /// Replaces the quota of a key by the same answer, read by newer terms.
@@ -208,7 +166,7 @@ impl Cache {
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
         let failures = before.as_ref().map_or(0, |entry| entry.failures);
-        let answered = |quota| LookedUp {
+        let answered = |quota| CachedQuota {
             quota,
             answered: Some(now),
             // With jitter, so keys that were looked up together are not renewed together.
@@ -223,10 +181,10 @@ impl Cache {
                 let failures = failures.saturating_add(1);
                 let fresh = (now, now.after(REPEATS.pause(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                LookedUp { quota, answered, fresh, failures, sent }
+                CachedQuota { quota, answered, fresh, failures, sent }
             }
             // Says nothing about the key: the known quota stays in use, and is renewed a little later.
-            (LookupAnswer::Nothing, Some(before)) => LookedUp { fresh: (now, now.after(REPEATS.first)), ..before },
+            (LookupAnswer::Nothing, Some(before)) => CachedQuota { fresh: (now, now.after(REPEATS.first)), ..before },
             (LookupAnswer::Nothing, None) => return,
         };
         self.insert(&mut shard, key, entry);
@@ -239,7 +197,7 @@ impl Cache {
                 let mut shard = shard.lock();
                 let Shard { known, others, .. } = &mut *shard;
                 let all = known.iter_mut().chain(others.iter_mut()).map(|(_, entry)| entry);
-                all.filter(|entry| changed.has(entry.sent)).for_each(LookedUp::expire);
+                all.filter(|entry| changed.has(entry.sent)).for_each(CachedQuota::expire);
             }
             yield_now().await;
         }
@@ -248,10 +206,10 @@ impl Cache {
     pub(super) fn expire_key(&self, key: Fingerprint) {
         let mut shard = self.shard(key).lock();
         let Shard { known, others, .. } = &mut *shard;
-        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(LookedUp::expire);
+        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(CachedQuota::expire);
     }
 
-    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: LookedUp) {
+    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: CachedQuota) {
         let Shard { known, others, .. } = shard;
         let is_known = entry.quota.is_some();
         if known.len() + others.len() >= self.per_shard {
@@ -265,7 +223,7 @@ impl Cache {
                 // The shard is full of keys that the source knows.
                 false => return,
             };
-            self.evictions.fetch_add(u64::from(evicted.is_some()), Ordering::Relaxed);
+            self.evictions.add(evicted.is_some().into());
         }
         if is_known {
             known.insert(key, entry)
@@ -284,7 +242,7 @@ impl Cache {
     }
 
     pub(super) fn evictions(&self) -> u64 {
-        self.evictions.load(Ordering::Relaxed)
+        self.evictions.get()
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn run(source: Arc<QuotaSource>) {
     source.availability.forget();
     let announced = Rc::new(Announced::default());
     let told = announced.clone();
-    let origin = Rc::new(QuotaOrigin::new(&source.settings().server, move |change| told.add(change)));
+    let origin = Rc::new(QuotaOrigin::new(&source.settings.server, move |change| told.add(change)));
     let (mut background, mut following) = (JoinSet::new(), JoinSet::new());
     let connected = origin.clone();
     background.spawn_local(async move { connected.run().await });
@@ -125,7 +125,7 @@ async fn due(at: Option<Instant>) {
 /// Makes changed keys due for renewal, then pauses.
 async fn follow(source: Arc<QuotaSource>, changed: Changed) {
     let begun = Instant::now();
-    source.expire(&changed).await;
+    source.cache.expire(&changed).await;
     sleep((begun.elapsed() * REST).min(MAX_REST)).await;
 }
 
@@ -206,7 +206,7 @@ impl Driver {
         self.source.end(&lookup, result, clock::now());
         if has_changed {
             // The answer may be older than the change.
-            self.source.expire_key(lookup.key);
+            self.source.cache.expire_key(lookup.key);
         }
         if is_back {
             tracing::info!(limit = self.source.limit(), "a source of quotas is back");
@@ -246,14 +246,14 @@ mod tests {
     use super::*;
     use crate::base::threads::local_runtime;
     use crate::config;
-    use crate::sources::quotas::QuotaSources;
+    use crate::sources::quotas::{LimitSource, QuotaSources};
 
     fn source() -> Arc<QuotaSource> {
         // Nothing listens there, so each lookup fails at once.
         let text = "[limits.l]\nkey = \"header:k\"\nrates = [\"1/s\"]\nquotas = { source = \"http://127.0.0.1:9/{key}\" }\n\
                     [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
         let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
-        QuotaSources::default().get(&config.limits[0]).unwrap().source
+        LimitSource::of(&QuotaSources::default(), &config.limits[0]).unwrap().source
     }
 
     #[test]

@@ -39,24 +39,15 @@ pub enum GrantedQuota {
 
 /// Rates that a source has named, shared by all keys that have them.
 pub struct QuotaRates {
-    /// Unique in this process.
-    id: u64,
-    limit: Arc<Limit>,
+    /// Equal rates have the same number, as long as the configuration of their limit is the same.
+    pub id: u64,
+    pub limit: Arc<Limit>,
     texts: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl QuotaRates {
     pub fn new(id: u64, limit: Arc<Limit>) -> Self {
         Self { id, limit, texts: OnceLock::new() }
-    }
-
-    /// Equal rates have the same number, as long as the configuration of their limit is the same.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub fn limit(&self) -> &Arc<Limit> {
-        &self.limit
     }
 
     /// The texts about the rates for responses, composed at the first use and kept as long as the rates. All callers must use
@@ -170,8 +161,8 @@ pub(super) mod tests {
             other => panic!("{other:?}"),
         };
         let (one, again, other) = (read("100/s"), read("100/s"), read("200/s"));
-        assert!(Arc::ptr_eq(&one, &again) && one.id() != other.id());
-        assert_eq!(one.limit().rates()[0].to_string(), "100/s");
+        assert!(Arc::ptr_eq(&one, &again) && one.id != other.id);
+        assert_eq!(one.limit.rates()[0].to_string(), "100/s");
         drop((one, again, other));
         for number in 1..1000 {
             read(&format!("{number}/s"));
@@ -185,7 +176,7 @@ pub(super) mod tests {
         limit.gateways = Some(4);
         match Terms::new(limit, 2).read(rates(&["100/s", "2/d"])).unwrap().unwrap().granted {
             GrantedQuota::Rates(rates) => {
-                let parts = rates.limit().rates().iter().map(ToString::to_string).collect::<Vec<_>>();
+                let parts = rates.limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>();
                 assert_eq!(parts, ["25/s", "1/d"]);
             }
             other => panic!("{other:?}"),

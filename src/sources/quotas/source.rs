@@ -8,15 +8,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
-use super::announced::Changed;
 use super::availability::Availability;
-use super::cache::{Cache, CachedQuota, Known, LookupAnswer, NewLookup, NextLookup};
+use super::cache::{Cache, CacheAnswer, CachedQuota, LookupAnswer};
 use super::origin::QuotaOrigin;
 use super::quota::{Quota, Terms};
 use super::{LookupError, QuotaAnswer};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::base::metrics::{Counter, Histogram};
+use crate::base::metrics::{Counter, Histogram, SharedCounter};
 use crate::base::threads::block_on;
 use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
@@ -34,7 +33,7 @@ pub(super) struct Lookup {
     pub(super) key: Fingerprint,
     /// The key in the form in which it is sent.
     pub(super) sent: String,
-    /// Notified when the lookup has ended, and dropped if the lookup is not made.
+    /// Notified when the lookup has ended. Dropping it wakes all who wait, too, and they look into the cache again.
     pub(super) done: watch::Sender<()>,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Inbox {
     pub(super) renewals: mpsc::Receiver<Lookup>,
 }
 
-/// How lookups have ended. Only one thread writes.
+/// How lookups have ended. Only one thread writes most of them.
 #[derive(Debug, Default)]
 pub struct LookupCounters {
     pub found: Counter,
@@ -55,30 +54,24 @@ pub struct LookupCounters {
     pub failed: Counter,
     /// The duration of lookups with an answer.
     pub duration: Histogram,
+    /// Lookups that were not made because a queue was full.
+    pub skipped: SharedCounter,
+    /// Requests that have waited for the maximum time.
+    pub timed_out: SharedCounter,
 }
 
 /// The quotas of the keys of one limit.
 pub struct QuotaSource {
-    settings: Quotas,
+    pub settings: Quotas,
     terms: ArcSwap<Terms>,
     /// Of `terms`.
     version: AtomicU64,
-    cache: Cache,
+    pub(super) cache: Cache,
     new: mpsc::Sender<Lookup>,
     renewals: mpsc::Sender<Lookup>,
     inbox: Mutex<Inbox>,
     pub(super) availability: Availability,
-    pub(super) counters: LookupCounters,
-    timed_out: AtomicU64,
-    skipped: AtomicU64,
-}
-
-#[derive(Debug)]
-pub struct CacheAnswer {
-    /// As far as it is known.
-    pub quota: Option<Arc<Quota>>,
-    /// The end of a lookup; then the cache must be asked again. `None` if there is nothing to wait for.
-    pub wait: Option<watch::Receiver<()>>,
+    pub counters: LookupCounters,
 }
 
 impl QuotaSource {
@@ -94,17 +87,11 @@ impl QuotaSource {
             inbox: Mutex::new(Inbox { new: new_inbox, renewals: renewals_inbox }),
             availability: Availability::default(),
             counters: LookupCounters::default(),
-            timed_out: AtomicU64::new(0),
-            skipped: AtomicU64::new(0),
         }
     }
 
     pub fn limit(&self) -> String {
         self.terms.load().limit.name.clone()
-    }
-
-    pub fn settings(&self) -> &Quotas {
-        &self.settings
     }
 
     /// Whether the cached answers are valid for this configuration too.
@@ -141,41 +128,20 @@ impl QuotaSource {
     /// The quota of a key; a lookup is queued if one is due. `text` is called only for a lookup and returns the key, if the
     /// source can be asked about it.
     pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
-        match self.cache.fresh(key, now) {
-            Some(Known { quota, .. }) => {
-                CacheAnswer { quota: quota.and_then(|quota| self.current(key, quota)), wait: None }
-            }
-            None => self.look_up(key, now, text),
-        }
-    }
-
-    fn look_up(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
-        let mut place = None;
-        let Known { quota, next } = self.cache.get(key, now, |is_renewal| {
-            place = self.place(is_renewal, text);
-            place.is_some()
-        });
+        let CacheAnswer { quota, wait } = self.cache.get(key, now, |is_renewal| self.begin(key, is_renewal, text));
         let quota = quota.and_then(|quota| self.current(key, quota));
-        let wait = match next {
-            NextLookup::Nothing => None,
-            NextLookup::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
-            NextLookup::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
-                permit.send(Lookup { key, sent, done });
-                (!is_renewal && !self.availability.is_away()).then_some(waiting)
-            }),
-        };
-        CacheAnswer { quota, wait }
+        CacheAnswer { quota, wait: wait.filter(|_| !self.availability.is_away()) }
     }
 
     /// The cached quota of a key, after a wait.
     pub fn cached(&self, key: Fingerprint, now: Time) -> Option<Arc<Quota>> {
-        let quota = self.cache.get(key, now, |_| false).quota?;
+        let quota = self.cache.get(key, now, |_| None).quota?;
         self.current(key, quota)
     }
 
     /// The cache entry of a key, for people.
-    pub fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
-        let mut cached = self.cache.peek(key, now)?;
+    pub fn peek(&self, key: Fingerprint) -> Option<CachedQuota> {
+        let mut cached = self.cache.peek(key)?;
         cached.quota = cached.quota.and_then(|quota| self.current(key, quota));
         Some(cached)
     }
@@ -191,29 +157,29 @@ impl QuotaSource {
         Some(read)
     }
 
-    /// A place in a queue for a key, and how the key is sent; `None` if the queue is full, the source is unavailable, or the
-    /// key cannot be sent.
-    fn place(
+    /// Queues a lookup, and returns its end; `None` if the queue is full, the source is unavailable, or the key cannot be sent.
+    fn begin(
         &self,
+        key: Fingerprint,
         is_renewal: bool,
         text: impl FnOnce() -> Option<Vec<u8>>,
-    ) -> Option<(mpsc::Permit<'_, Lookup>, String)> {
+    ) -> Option<watch::Receiver<()>> {
         if !self.availability.may_admit() {
             return None;
         }
         let queue = if is_renewal { &self.renewals } else { &self.new };
-        let Ok(permit) = queue.try_reserve() else {
-            self.skipped.fetch_add(1, Ordering::Relaxed);
+        let Ok(place) = queue.try_reserve() else {
+            self.counters.skipped.one();
             return None;
         };
         let sent = self.sent(&text()?)?;
         // Last, so that no key which cannot be sent takes the one lookup of an unavailable source.
-        self.availability.admits().then_some((permit, sent))
-    }
-
-    /// Records that a request has waited for the maximum time.
-    pub fn has_timed_out(&self) {
-        self.timed_out.fetch_add(1, Ordering::Relaxed);
+        if !self.availability.admits() {
+            return None;
+        }
+        let (done, end) = watch::channel(());
+        place.send(Lookup { key, sent, done });
+        Some(end)
     }
 
     /// Reads and records the answer of the server.
@@ -248,28 +214,6 @@ impl QuotaSource {
             );
         }
         LookupAnswer::Unusable
-    }
-
-    pub(super) async fn expire(&self, changed: &Changed) {
-        self.cache.expire(changed).await;
-    }
-
-    pub(super) fn expire_key(&self, key: Fingerprint) {
-        self.cache.expire_key(key);
-    }
-
-    pub fn counters(&self) -> &LookupCounters {
-        &self.counters
-    }
-
-    /// The number of requests that have waited for the maximum time.
-    pub fn timed_out(&self) -> u64 {
-        self.timed_out.load(Ordering::Relaxed)
-    }
-
-    /// The number of lookups that were not made because a queue was full.
-    pub fn skipped(&self) -> u64 {
-        self.skipped.load(Ordering::Relaxed)
     }
 
     /// The numbers of cached keys that the source knows, and of others.

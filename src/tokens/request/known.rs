@@ -8,29 +8,21 @@ pub struct BodyPointers {
     pub(super) all: Pointers,
     /// How many of the pointers are those of keys. They come first.
     keys: usize,
-    /// The members with a meaning, and the meaning of each place.
-    pub(super) known: Vec<KnownMember>,
+    /// The others: members with a meaning.
+    known: Vec<Pointer>,
+    /// The meaning of each place.
     by_place: Vec<Option<Known>>,
     pub(super) divides: bool,
 }
 
-#[derive(Debug)]
-pub(super) struct KnownMember {
-    pub(super) place: usize,
-    pub(super) pointer: Pointer,
-}
-
 impl BodyPointers {
     pub fn new(keys: &[Pointer]) -> Self {
-        let known: Vec<(Known, Pointer)> =
-            Known::ALL.iter().filter_map(|(known, pointer)| Some((*known, pointer.parse().ok()?))).collect();
-        let all = Pointers::new(keys.iter().chain(known.iter().map(|(_, pointer)| pointer)));
+        let known: Vec<Pointer> = Known::ALL.iter().filter_map(|(_, pointer)| pointer.parse().ok()).collect();
+        let all = Pointers::new(keys.iter().chain(&known));
         let mut by_place = vec![None; all.places()];
-        let member = |((known, pointer), place): ((Known, Pointer), &usize)| {
-            by_place[*place] = Some(known);
-            KnownMember { place: *place, pointer }
-        };
-        let known = known.into_iter().zip(&all.ends()[keys.len()..]).map(member).collect();
+        for ((meaning, _), place) in Known::ALL.iter().zip(&all.ends()[keys.len()..]) {
+            by_place[*place] = Some(*meaning);
+        }
         Self { all, keys: keys.len(), known, by_place, divides: false }
     }
 
@@ -43,6 +35,11 @@ impl BodyPointers {
 
     pub(super) fn known_at(&self, place: usize) -> Option<Known> {
         self.by_place[place]
+    }
+
+    /// The members with a meaning, and their places.
+    pub(super) fn known(&self) -> impl Iterator<Item = (&Pointer, usize)> {
+        self.known.iter().zip(self.all.ends()[self.keys..].iter().copied())
     }
 
     pub(super) fn keys(&self) -> &[usize] {

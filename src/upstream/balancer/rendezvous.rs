@@ -18,35 +18,27 @@ const BOUND: (u64, u64) = (5, 4);
 
 #[derive(Debug, Default)]
 pub(super) struct Rendezvous {
-    /// The index of each usable endpoint, and the hash of its address.
-    endpoints: Vec<(usize, u64)>,
+    /// The usable endpoints, each with the hash of its address.
+    endpoints: Vec<(Weighted, u64)>,
     weights: u64,
 }
 
 impl Rendezvous {
-    pub(super) fn new(all: &[Weighted], usable: &[usize]) -> Self {
-        let of = |index: &usize| all.get(*index).map(|weighted| (*index, weighted));
+    pub(super) fn new(usable: &[Weighted]) -> Self {
         let hash = |weighted: &Weighted| Fingerprint::of(weighted.endpoint.to_string().as_bytes()).high();
-        let weights = usable.iter().filter_map(of).map(|(_, weighted)| u64::from(weighted.weight)).sum();
-        let endpoints = usable.iter().filter_map(of).map(|(index, weighted)| (index, hash(weighted))).collect();
-        Self { endpoints, weights }
+        let endpoints = usable.iter().map(|weighted| (weighted.clone(), hash(weighted))).collect();
+        Self { endpoints, weights: usable.iter().map(|weighted| u64::from(weighted.weight)).sum() }
     }
 
-    pub(super) fn find<'a>(
-        &self,
-        key: u64,
-        all: &'a [Weighted],
-        is_open: impl Fn(&Weighted) -> bool,
-    ) -> Option<&'a Weighted> {
-        let each = || self.endpoints.iter().filter_map(|(index, hash)| Some((all.get(*index)?, *hash)));
+    pub(super) fn find(&self, key: u64, is_open: impl Fn(&Weighted) -> bool) -> Option<&Weighted> {
         let in_flight = |weighted: &Weighted| weighted.endpoint.state.load.in_flight() as u64;
-        let total: u64 = each().map(|(weighted, _)| in_flight(weighted)).sum::<u64>() + 1;
+        let total = self.endpoints.iter().map(|(weighted, _)| in_flight(weighted)).sum::<u64>() + 1;
         let is_within = |weighted: &Weighted| {
             let share = (total * u64::from(weighted.weight) * BOUND.0).div_ceil(self.weights.max(1) * BOUND.1);
             in_flight(weighted) < share
         };
-        let candidates = each().filter(|(weighted, _)| is_open(weighted) && is_within(weighted));
-        let scored = candidates.map(|(weighted, hash)| (weighted, score(key, hash, f64::from(weighted.weight))));
+        let candidates = self.endpoints.iter().filter(|(weighted, _)| is_open(weighted) && is_within(weighted));
+        let scored = candidates.map(|(weighted, hash)| (weighted, score(key, *hash, f64::from(weighted.weight))));
         scored.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(weighted, _)| weighted)
     }
 }

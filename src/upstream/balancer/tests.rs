@@ -21,6 +21,9 @@ const CHECK: HealthCheck = HealthCheck {
     unhealthy_after: 1,
 };
 
+const UNLIMITED: Overload =
+    Overload { max_in_flight: None, adaptive: None, max_waiting: 0, max_wait: Duration::from_secs(1) };
+
 fn hash() -> Balance {
     Balance::Hash(Key { parts: vec![vec![Source::Global]] })
 }
@@ -41,7 +44,7 @@ fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
 
 /// The request ends at once.
 fn sent(balancer: &Balancer, key: u64) -> Option<usize> {
-    let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(key), tried: &[] }) else { return None };
+    let endpoint = balancer.choose(Criteria { key: Some(key), tried: &[] }).ok()?;
     endpoint.state.load.end();
     Some(endpoint.id)
 }
@@ -56,7 +59,7 @@ fn shares(balancer: &Balancer, requests: u64) -> BTreeMap<usize, u64> {
 #[test]
 fn each_strategy_shares_by_weight() {
     for balance in all_strategies() {
-        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, endpoints(&[1, 2, 5], false));
+        let balancer = Balancer::new(balance.clone(), UNLIMITED, endpoints(&[1, 2, 5], false));
         let shares = shares(&balancer, 8000);
         for (id, expected) in [(1, 1000), (2, 2000), (3, 5000)] {
             assert!(shares[&id].abs_diff(expected) < 250, "{balance:?}: {shares:?}");
@@ -66,10 +69,10 @@ fn each_strategy_shares_by_weight() {
 
 #[test]
 fn busy_endpoints_get_fewer_requests() {
-    let balancer = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, endpoints(&[1, 1, 2], false));
+    let balancer = Balancer::new(Balance::LeastRequests, UNLIMITED, endpoints(&[1, 1, 2], false));
     let mut counts = [0usize; 4];
     for _ in 0..400 {
-        let Choice::Endpoint(endpoint) = balancer.choose(Criteria::default()) else { panic!("none") };
+        let endpoint = balancer.choose(Criteria::default()).unwrap();
         counts[endpoint.id] = endpoint.state.load.in_flight();
     }
     assert!(counts[1].abs_diff(100) < 15 && counts[2].abs_diff(100) < 15 && counts[3].abs_diff(200) < 20, "{counts:?}");
@@ -80,7 +83,7 @@ fn endpoints_that_are_ejected_or_unhealthy_get_none_while_others_are_well() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1, 1], true);
         let now = Monotonic::from_micros(0);
-        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
+        let balancer = Balancer::new(balance.clone(), UNLIMITED, all.clone());
         let ids = |balancer: &Balancer| shares(balancer, 300).into_keys().collect::<Vec<_>>();
         assert_eq!(ids(&balancer), [1, 2, 3], "none is checked yet");
         all[1].endpoint.state.checked(true, &CHECK, now);
@@ -106,16 +109,16 @@ fn endpoints_that_are_ejected_or_unhealthy_get_none_while_others_are_well() {
 fn a_further_attempt_goes_to_another_endpoint() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1, 1], false);
-        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
+        let balancer = Balancer::new(balance.clone(), UNLIMITED, all.clone());
         let mut tried = Vec::new();
-        while let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(7), tried: &tried }) {
+        while let Ok(endpoint) = balancer.choose(Criteria { key: Some(7), tried: &tried }) {
             tried.push(endpoint.id);
         }
         tried.sort_unstable();
         assert_eq!(tried, [1, 2, 3], "{balance:?}");
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         balancer.refresh();
-        let Choice::Endpoint(last) = balancer.choose(Criteria { key: Some(7), tried: &[2, 3] }) else { panic!("none") };
+        let last = balancer.choose(Criteria { key: Some(7), tried: &[2, 3] }).unwrap();
         assert_eq!(last.id, 1, "an ejected one is better than none");
     }
 }
@@ -124,25 +127,25 @@ fn a_further_attempt_goes_to_another_endpoint() {
 fn no_endpoint_gets_more_than_its_room() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1], false);
-        let balancer = Balancer::new(&balance, MostInFlight::Fixed(3), all.clone());
+        let balancer = Balancer::new(balance.clone(), Overload { max_in_flight: Some(3), ..UNLIMITED }, all.clone());
         let begun: Vec<_> = (0..10).map(|key| balancer.choose(Criteria { key: Some(key), tried: &[] })).collect();
-        let count = begun.iter().filter(|choice| matches!(choice, Choice::Endpoint(_))).count();
+        let count = begun.iter().filter(|chosen| chosen.is_ok()).count();
         assert_eq!((count, all[0].endpoint.state.load.in_flight(), all[1].endpoint.state.load.in_flight()), (6, 3, 3));
-        assert!(matches!(begun[9], Choice::Full));
+        assert_eq!(begun[9].as_ref().unwrap_err(), &NotFound::Full);
         // An endpoint that gets no requests does not replace a full one.
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         all[0].endpoint.state.load.end();
         balancer.refresh();
-        assert!(matches!(balancer.choose(Criteria::default()), Choice::Full), "{balance:?}");
+        assert_eq!(balancer.choose(Criteria::default()).unwrap_err(), NotFound::Full, "{balance:?}");
     }
-    let none = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, Vec::new());
-    assert!(matches!(none.choose(Criteria::default()), Choice::None));
+    let none = Balancer::new(Balance::LeastRequests, UNLIMITED, Vec::new());
+    assert_eq!(none.choose(Criteria::default()).unwrap_err(), NotFound::NoneLeft);
 }
 
 #[test]
 fn few_keys_move_when_an_endpoint_goes() {
     let all = endpoints(&[1, 1, 1, 1, 1], false);
-    let balancer = Balancer::new(&hash(), MostInFlight::Unlimited, all.clone());
+    let balancer = Balancer::new(hash(), UNLIMITED, all.clone());
     let chosen = || (0..5000).map(|key| sent(&balancer, key).unwrap()).collect::<Vec<_>>();
     let before = chosen();
     assert_eq!(chosen(), before, "the same key, the same endpoint");
@@ -151,7 +154,7 @@ fn few_keys_move_when_an_endpoint_goes() {
     for (was, is) in before.iter().zip(chosen()) {
         assert!(if *was == 3 { is != 3 } else { is == *was }, "only its keys move");
     }
-    let other = Balancer::new(&hash(), MostInFlight::Unlimited, all.iter().rev().cloned().collect());
+    let other = Balancer::new(hash(), UNLIMITED, all.iter().rev().cloned().collect());
     all[2].endpoint.state.advance(false, Monotonic::from_micros(1 << 40));
     other.refresh();
     assert_eq!(
@@ -164,9 +167,9 @@ fn few_keys_move_when_an_endpoint_goes() {
 #[test]
 fn a_busy_key_overruns_no_endpoint() {
     let all = endpoints(&[1, 1, 1, 1], false);
-    let balancer = Balancer::new(&hash(), MostInFlight::Unlimited, all.clone());
+    let balancer = Balancer::new(hash(), UNLIMITED, all.clone());
     for _ in 0..100 {
-        assert!(matches!(balancer.choose(Criteria { key: Some(1), tried: &[] }), Choice::Endpoint(_)));
+        balancer.choose(Criteria { key: Some(1), tried: &[] }).unwrap();
     }
     let counts: Vec<_> = all.iter().map(|weighted| weighted.endpoint.state.load.in_flight()).collect();
     assert_eq!(counts.iter().sum::<usize>(), 100);

@@ -9,6 +9,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
+use crate::base::http::header_names::HeaderNames;
 use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::{has_no_content, spare_headers};
 use crate::upstream::request_headers::MAX_NAMED;
@@ -124,13 +125,16 @@ impl<'a> Frame<'a> {
     /// Reads the fields of the head in `bytes` and selects those that the client gets.
     fn read(fields: &[httparse::Header<'a>], bytes: &[u8], passing: &mut Passing) -> Result<Self, BadHead> {
         let mut frame = Self::default();
-        for field in fields {
-            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
-            if frame.note(&name, field.value) {
-                let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
-                passing.push((name, start..start + field.value.len()));
+        HeaderNames::with(|names| {
+            for field in fields {
+                let name = names.parse(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
+                if frame.note(&name, field.value) {
+                    let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
+                    passing.push((name, start..start + field.value.len()));
+                }
             }
-        }
+            Ok(())
+        })?;
         if frame.named.len() > MAX_NAMED {
             return Err(BadHead::TooLarge);
         }

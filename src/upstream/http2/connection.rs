@@ -19,13 +19,14 @@ use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use http::uri::Scheme;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::clients::ClientRequest;
-use super::followed_stream::{FollowedStream, PassedBytes};
+use super::followed_stream::{PassedBytes, followed};
 use super::keep_alive::{Activity, Check, KeepAlive};
-use crate::request::decide::ConcurrencyPermit;
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::server::Windows;
 use crate::upstream::connection_limits::are_taken;
 use crate::upstream::endpoint::DestinationAddress;
@@ -141,7 +142,7 @@ impl Http2Connection {
         let scheme = if stream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
         let places = stream.places();
         let state = Rc::new(State { of_server, ..State::default() });
-        let followed = FollowedStream::new(stream, state.traffic.clone());
+        let followed = followed(stream, state.traffic.clone());
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -290,7 +291,7 @@ impl Http2Connection {
 
 /// Lets the library work until the connection ends. Reports when the server has begun to speak HTTP/2, or why it has not.
 async fn run(
-    mut connection: Connection<FollowedStream, Bytes>,
+    mut connection: Connection<impl AsyncRead + AsyncWrite + Unpin, Bytes>,
     state: Rc<State>,
     tell: oneshot::Sender<Result<(), UpstreamError>>,
 ) {

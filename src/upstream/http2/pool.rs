@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 
 use super::clients::Clients;
 use super::connection::{Http2Connection, OpenStream, Placement};
-use crate::request::decide::ConcurrencyPermit;
+use crate::base::concurrency::ConcurrencyPermit;
 use crate::upstream::connection_limits::Keep;
 use crate::upstream::connector::Connector;
 use crate::upstream::endpoint::Endpoint;

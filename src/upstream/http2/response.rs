@@ -7,8 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
-use http::response::Parts;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::connection::OpenStream;
@@ -21,43 +20,31 @@ use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::response_rules::{BadHead, content_length};
 use crate::upstream::stall::Stalled;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BodyEnd {
-    None,
-    /// After so many bytes, and at the end of the stream.
-    Length(u64),
-    /// At the end of the stream.
-    Stream,
+/// What is still to come of a body.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rest {
+    /// So many bytes, if their number is known, and the end of the stream.
+    Data(Option<u64>),
+    Trailers,
+    Over,
 }
 
-#[derive(Debug)]
-pub(super) struct CheckedHead {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) received: RecvStream,
-    pub(super) end: BodyEnd,
-}
-
-/// The library has checked that the head is valid in HTTP/2, but lets some hop-by-hop headers pass.
+/// Completes the check of a response's head. The library has checked that it is valid in HTTP/2, but lets some hop-by-hop headers
+/// pass.
 ///
 /// # Errors
 /// [`BadHead`] if the response switches to another protocol, or the length of its body can be read in two ways.
-pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<CheckedHead, BadHead> {
-    let is_over = response.body().is_end_stream();
-    let (Parts { status, mut headers, .. }, received) = response.into_parts();
-    if status.is_informational() {
+pub(super) fn check(response: &mut Response<RecvStream>, method: &Method) -> Result<Rest, BadHead> {
+    if response.status().is_informational() {
         return Err(BadHead::Upgrade);
     }
-    remove_hop_by_hop(&mut headers);
-    let length = length(&mut headers)?;
-    let end = match length {
-        _ if is_over || has_no_content(method, status) => BodyEnd::None,
-        Some(length) => BodyEnd::Length(length),
-        None => BodyEnd::Stream,
-    };
+    let is_over = response.body().is_end_stream() || has_no_content(method, response.status());
+    let headers = response.headers_mut();
+    remove_hop_by_hop(headers);
+    let length = length(headers)?;
     // The headers of the limits are added later.
     headers.reserve(4);
-    Ok(CheckedHead { status, headers, received, end })
+    Ok(if is_over { Rest::Over } else { Rest::Data(length) })
 }
 
 /// The length that the headers state. A repeated length is forwarded once (RFC 9110, section 8.6).
@@ -84,28 +71,15 @@ pub(in crate::upstream) struct ResponseBody {
     stream: OpenStream,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Rest {
-    /// How many bytes are to come, if that is known.
-    Data(Option<u64>),
-    Trailers,
-    Over,
-}
-
 impl ResponseBody {
     pub(super) fn new(
         stream: OpenStream,
         received: RecvStream,
-        end: BodyEnd,
+        rest: Rest,
         request_body: Option<RequestBody>,
         ends_at_length: bool,
         trailers: ResponseTrailers,
     ) -> Self {
-        let rest = match end {
-            BodyEnd::None => Rest::Over,
-            BodyEnd::Length(length) => Rest::Data(Some(length)),
-            BodyEnd::Stream => Rest::Data(None),
-        };
         Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 

@@ -5,18 +5,12 @@ use serde_json::{Map, Value, json};
 
 use super::{body_size, header_text, header_value, key, share, size, span, span_or_none};
 use crate::admin::describe::{first_segments, statuses_in_words};
-use crate::base::units;
 use crate::config::{
     Action, Balance, Config, Cors, Ejection, HeaderChanges, HeaderMatch, HeaderText, HealthCheck, Host, ProxyProtocol,
     Route, Scheme, SentPath, Upstream, UpstreamServer, UpstreamTls,
 };
 
 pub(super) fn route(config: &Config, route: &Route) -> Value {
-    let host = match &route.host {
-        Host::Any => None,
-        Host::Under(name) => Some(format!("*.{name}")),
-        Host::Exact(name) => Some(name.clone()),
-    };
     let condition = |(name, wanted): &(HeaderName, HeaderMatch)| {
         let value = match wanted {
             HeaderMatch::Present => "*".to_owned(),
@@ -24,31 +18,34 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
         };
         (name.to_string(), json!(value))
     };
-    let mut shown = Map::new();
-    shown.insert("host".to_owned(), json!(host));
-    shown.insert("path".to_owned(), json!(route.path.text));
-    shown.insert("ignore_case".to_owned(), json!(route.ignore_case));
-    shown.insert("methods".to_owned(), json!(route.methods.iter().map(http::Method::as_str).collect::<Vec<_>>()));
-    shown.insert("headers".to_owned(), Value::Object(route.headers.iter().map(condition).collect()));
-    shown.insert("scheme".to_owned(), json!(route.scheme.map(Scheme::name)));
-    let limits: Vec<_> = route.limits.iter().filter_map(|index| config.limits.get(*index)).collect();
-    shown.insert("limits".to_owned(), json!(limits.iter().map(|limit| &limit.name).collect::<Vec<_>>()));
-    shown.insert("inspect_body".to_owned(), json!(units::spelled_size(route.inspect_body as u64)));
-    shown.insert("max_body_size".to_owned(), json!(body_size(route.max_body_size)));
-    shown.insert("body_timeout".to_owned(), json!(span_or_none(route.body_timeout)));
-    shown.insert("timeout".to_owned(), json!(route.timeout.map(span)));
-    shown.insert("priority".to_owned(), json!(route.priority));
-    shown.insert("request_headers".to_owned(), changes(&route.request_headers));
-    shown.insert("response_headers".to_owned(), changes(&route.response_headers));
-    shown.insert("cors".to_owned(), json!(route.cors.as_ref().map(cors)));
-    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "rewrite_location", "respond", "redirect"];
-    shown.extend(none.map(|key| (key.to_owned(), Value::Null)));
-    shown.extend(action(config, route));
-    Value::Object(shown)
+    let limits = route.limits.iter().filter_map(|index| config.limits.get(*index));
+    let mut shown = json!({
+        "host": Some(&route.host).filter(|host| **host != Host::Any).map(ToString::to_string),
+        "path": route.path.text,
+        "ignore_case": route.ignore_case,
+        "methods": route.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
+        "headers": route.headers.iter().map(condition).collect::<Map<_, _>>(),
+        "scheme": route.scheme.map(Scheme::name),
+        "limits": limits.map(|limit| &limit.name).collect::<Vec<_>>(),
+        "inspect_body": size(route.inspect_body),
+        "max_body_size": body_size(route.max_body_size),
+        "body_timeout": span_or_none(route.body_timeout),
+        "timeout": route.timeout.map(span),
+        "priority": route.priority,
+        "request_headers": changes(&route.request_headers),
+        "response_headers": changes(&route.response_headers),
+        "cors": route.cors.as_ref().map(cors),
+    });
+    let others = ["upstream", "strip_prefix", "rewrite", "preserve_host", "rewrite_location", "respond", "redirect"];
+    let none = others.map(|key| (key, Value::Null));
+    for (key, value) in none.into_iter().chain(action(config, route)) {
+        shown[key] = value;
+    }
+    shown
 }
 
-fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
-    let keys = match &route.action {
+fn action(config: &Config, route: &Route) -> Vec<(&'static str, Value)> {
+    match &route.action {
         Action::Forward { upstream, path, preserve_host, rewrite_location } => {
             let (strip, rewrite) = match path {
                 SentPath::Stripped(0) => (None, None),
@@ -70,8 +67,7 @@ fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
         Action::Redirect(redirect) => {
             vec![("redirect", json!({ "to": redirect.to.text, "status": redirect.status.as_u16() }))]
         }
-    };
-    keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
 }
 
 fn changes(changes: &HeaderChanges<HeaderText>) -> Value {

@@ -32,7 +32,7 @@ impl Screen {
             }
             vec![
                 Line::from(name),
-                rate(per_second(|decisions| decisions.admitted)).into(),
+                rate(per_second(|decisions| decisions.of("admitted"))).into(),
                 Line::styled(rate(refused), when(refused, REFUSED)),
                 count(limit.refused_this_minute).into(),
                 count(limit.decisions.refused()).into(),

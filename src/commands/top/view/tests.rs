@@ -22,7 +22,7 @@ const START: u64 = 1_700_000_000;
 fn numbers(seconds: u64) -> Numbers {
     let limit = |name: &str, rejected| LimitNumbers {
         name: name.to_owned(),
-        decisions: Decisions { admitted: 90 * seconds, rejected, ..Decisions::default() },
+        decisions: Decisions([("admitted".into(), 90 * seconds), ("rejected".into(), rejected)].into()),
         refused_this_minute: rejected,
     };
     let server = |server: &str, health: &str, requests| ServerNumbers {

@@ -5,8 +5,8 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
+use percent_encoding::percent_decode_str;
 
-use crate::base::percent;
 use crate::config::document_url;
 use crate::net::fetch::Url;
 
@@ -50,8 +50,7 @@ impl Location {
 
     /// Identifies the document. A changed password does not change the identity.
     pub(super) fn identity(&self) -> blake3::Hash {
-        let Url { authority, target, .. } = &self.url;
-        blake3::hash(format!("{}://{authority}{}", self.url.scheme(), target.as_sent()).as_bytes())
+        blake3::hash(self.url.whole().as_bytes())
     }
 }
 
@@ -72,8 +71,8 @@ impl fmt::Debug for Location {
 /// Credentials of RFC 7617, from the part of a URL before `@`.
 fn basic(user: &str) -> Result<HeaderValue, String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
-    let decoded = [decoded(name), b":".to_vec(), decoded(password)].concat();
-    sensitive(format!("Basic {}", STANDARD.encode(decoded)))
+    let decoded = percent_decode_str(name).chain([b':']).chain(percent_decode_str(password));
+    sensitive(format!("Basic {}", STANDARD.encode(decoded.collect::<Vec<u8>>())))
 }
 
 /// Credentials of RFC 6750.
@@ -88,16 +87,6 @@ fn sensitive(text: String) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::try_from(text).map_err(|_| "the credentials cannot be sent".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-fn decoded(text: &str) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let [byte, after @ ..] = rest {
-        let unescaped = percent::unescape(after).filter(|_| *byte == b'%');
-        bytes.push(unescaped.unwrap_or(*byte));
-        rest = if unescaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -19,32 +19,38 @@ fn quota(text: &str) -> Arc<Quota> {
     Arc::new(terms("", 1).read(rates(&[text])).unwrap().unwrap())
 }
 
+/// The end of a lookup.
+fn end() -> watch::Receiver<()> {
+    watch::channel(()).1
+}
+
 /// Looks a key up; the source answers at once. Returns whether the source was asked.
 fn look_up(cache: &Cache, number: usize, found: &LookupAnswer, now: Time) -> bool {
-    match cache.get(key(number), now, |_| true).next {
-        NextLookup::LookUp(lookup) => {
-            cache.end(lookup.key, lookup.key, found.clone(), now);
-            true
-        }
-        NextLookup::Nothing | NextLookup::Wait(_) => false,
+    let mut is_asked = false;
+    cache.get(key(number), now, |_| {
+        is_asked = true;
+        Some(end())
+    });
+    if is_asked {
+        cache.end(key(number), key(number), found.clone(), now);
     }
+    is_asked
 }
 
 fn rate(cache: &Cache, number: usize, now: Time) -> Option<String> {
-    cache.get(key(number), now, |_| false).quota.map(|quota| quota.answer.rates[0].clone())
+    cache.get(key(number), now, |_| None).quota.map(|quota| quota.answer.rates[0].clone())
 }
 
 #[test]
 fn a_key_has_one_lookup_at_a_time() {
     let cache = Cache::new(100, SPAN);
-    let NextLookup::LookUp(first) = cache.get(key(1), at(0), |_| true).next else { panic!("nothing is known") };
-    assert!(!first.is_renewal);
+    assert!(cache.get(key(1), at(0), |is_renewal| (!is_renewal).then(end)).wait.is_some(), "nothing is known");
     for _ in 0..3 {
         let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
-        assert!(matches!(again.next, NextLookup::Wait(_)) && again.quota.is_none());
+        assert!(again.wait.is_some() && again.quota.is_none());
     }
     cache.end(key(1), key(1), LookupAnswer::Nothing, at(0));
-    assert!(matches!(cache.get(key(1), at(0), |_| false).next, NextLookup::Nothing), "it may not be asked for");
+    assert!(cache.get(key(1), at(0), |_| None).wait.is_none(), "it may not be asked for");
     assert!(look_up(&cache, 1, &LookupAnswer::Quota(quota("5/s")), at(0)));
     assert_eq!(rate(&cache, 1, at(1)).as_deref(), Some("5/s"));
 }
@@ -54,12 +60,14 @@ fn what_has_expired_is_used_while_one_lookup_renews_it() {
     let cache = Cache::new(100, SPAN);
     assert!(look_up(&cache, 1, &LookupAnswer::Quota(quota("5/s")), at(0)));
     assert!(!look_up(&cache, 1, &LookupAnswer::Absent, at(53)), "it is fresh");
-    let late = cache.get(key(1), at(61), |is_renewal| is_renewal);
-    assert!(late.quota.is_some());
-    let NextLookup::LookUp(lookup) = late.next else { panic!("it has expired") };
-    assert!(lookup.is_renewal);
+    let mut is_renewed = false;
+    let late = cache.get(key(1), at(61), |is_renewal| {
+        is_renewed = is_renewal;
+        Some(end())
+    });
+    assert!(is_renewed && late.quota.is_some() && late.wait.is_none(), "no request waits");
     let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
-    assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, NextLookup::Nothing), "no request waits");
+    assert!(meanwhile.quota.is_some() && meanwhile.wait.is_none(), "no request waits");
     // The source is unavailable: the quota stays in use, for ever.
     cache.end(key(1), key(1), LookupAnswer::Nothing, at(63));
     assert_eq!(rate(&cache, 1, at(1_000_000)).as_deref(), Some("5/s"));
@@ -75,7 +83,7 @@ fn failures_are_repeated_less_and_less_often() {
         (from..to).filter(|second| look_up(&cache, 1, found, at(*second))).collect::<Vec<_>>()
     };
     assert_eq!(asked(0, 100, &LookupAnswer::Unusable), [0, 1, 3, 7, 15, 31, 63]);
-    let peeked = cache.peek(key(1), at(100)).unwrap();
+    let peeked = cache.peek(key(1)).unwrap();
     assert_eq!((peeked.failures, peeked.answered, peeked.quota.is_none()), (7, None, true));
     assert_eq!(asked(200, 201, &LookupAnswer::Quota(quota("5/s"))), [200]);
     // The known quota stays in use although the next answers are unusable.
@@ -110,7 +118,7 @@ fn invented_keys_evict_none_that_the_source_knows() {
 fn keys_in_use_outlast_others_and_one_goes_even_if_all_are_used() {
     let cache = Cache::new(40, SPAN);
     let add = |number| assert!(look_up(&cache, number, &LookupAnswer::Quota(quota("5/s")), at(0)));
-    let is_cached = |number| cache.peek(key(number), at(1)).is_some();
+    let is_cached = |number| cache.peek(key(number)).is_some();
     (0..40).for_each(add);
     assert!((0..8).all(|number| rate(&cache, number, at(1)).is_some()));
     (40..60).for_each(add);

@@ -96,13 +96,8 @@ const OUTDATED: [&str; 2] = ["0A000", "26000"];
 
 /// An error with its causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The text of an error for people.

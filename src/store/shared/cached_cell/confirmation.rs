@@ -41,7 +41,7 @@ impl CachedCell {
         attempt: Option<Number>,
     ) -> Provisional {
         let ticket = self.ticket(ask, self.now);
-        Provisional { number, index, ticket, at: self.now, sent: false, attempt }
+        Provisional { number, index, ticket, need: ask.need, at: self.now, sent: false, attempt }
     }
 
     /// Whether a charge may be provisional without `strict`. A gateway that sees the charge in a sum before it is given back
@@ -87,18 +87,26 @@ impl CachedCell {
         later.iter().for_each(|charge| self.take_from_counters(charge));
         // Leases are for future requests, so they go first.
         charges.sort_by_key(|charge| charge.is_leased());
+        // They need less than they cost. They are charged, and take no room from earlier charges.
+        let mut exceeding = Provisionals::new();
         while let Some(charge) = charges.pop() {
             self.take_from_counters(&charge);
-            if charge.ticket.limit.admits_by_counters(&self.cell, charge.at, charge.ticket.cost()) {
+            let fits = |cost| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, cost);
+            if fits(charge.ticket.cost()) {
                 self.add_to_counters(&charge);
                 charges.push(charge);
                 break;
+            }
+            if fits(charge.need) {
+                exceeding.push(charge);
+                continue;
             }
             self.add_to_counters(&charge);
             self.undo(&charge);
             rejected.push(Confirmation { charge, is_confirmed: false });
         }
-        later.iter().for_each(|charge| self.add_to_counters(charge));
+        exceeding.iter().chain(&later).for_each(|charge| self.add_to_counters(charge));
+        charges.extend(exceeding.into_iter().rev());
         if is_confirmed {
             rejected.extend(charges.into_iter().map(|charge| Confirmation { charge, is_confirmed: true }));
             self.provisional = later;
@@ -190,6 +198,8 @@ pub(in crate::store::shared) struct Provisional {
     pub(in crate::store::shared) index: usize,
     /// With the admitting limit: limits of one shape share a cell, not a quota. A key that is reset gets another cell.
     pub(in crate::store::shared) ticket: Ticket,
+    /// How much room there must be; see [`Ask::need`](crate::store::Ask::need).
+    pub(super) need: u64,
     /// The moment of the charge. It must fit as of then: later, other counts may have left the window.
     at: Time,
     /// Whether it is part of the exchange in flight.

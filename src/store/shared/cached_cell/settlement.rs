@@ -151,6 +151,7 @@ impl CachedCell {
         self.charge_apart(&ask.limit, wanted);
         let mut charge = self.provisional(NO_DECISION, 0, ask, None);
         charge.ticket.set_cost(wanted);
+        charge.need = wanted;
         self.provisional.push(Box::new(charge));
         true
     }

@@ -1,61 +1,38 @@
-//! Checks the paths of routes against other spellings that servers treat as the same path.
+//! Advice about limited paths: other spellings that servers treat as the same path.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use http::Method;
 
-use super::read::Source;
-use super::report::quoted;
-use super::route::{Answer, Draft as RouteDraft};
-use super::{EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Segment};
+use super::Advised;
+use crate::config::report::quoted;
+use crate::config::{Action, Config, EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Route, Segment};
 
-/// Reports a literal that can never match, because requests with this spelling are refused or read differently.
-pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Source<'_>) {
-    let Some(path) = &route.path else { return };
-    for segment in &path.segments {
-        let Segment::Literal(text) = segment else { continue };
-        let has_slash = text.contains("%2F") || text.contains("%5C");
-        let why = match rules.escaped_slashes {
-            EscapedSlashes::Reject if has_slash => "requests with %2F or %5C in their path are refused",
-            EscapedSlashes::Decode if has_slash => "%2F and %5C in the path of a request are slashes",
-            _ if text.contains(';') && rules.matching == PathMatching::Forgiving => {
-                "a `;` and the text after it in a segment are ignored"
-            }
-            _ => continue,
-        };
-        let help = if has_slash {
-            "write a slash; or set escaped_slashes = \"keep\" in [server], if your upstreams treat it as part of a segment"
-        } else {
-            "remove it, or set path_matching = \"exact\" in [server]"
-        };
-        let message = format!("the path {} can never match: {why}", quoted(&path.text));
-        source.report(route.path_span.clone(), message, help);
-        return;
-    }
-}
-
-/// Warns if another spelling of a limited exact path matches a wider route to the same upstream that lacks a limit. The
-/// upstream may treat both spellings as the same path.
-pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &Source<'_>) {
+/// Another spelling of a limited exact path that matches a wider route to the same upstream, which lacks a limit. The upstream
+/// may treat both spellings as the same path.
+pub(super) fn ways_around(advised: &Advised<'_>) {
+    let Config { routes, server, limits, .. } = advised.config;
     let index = Index::new(routes);
-    for route in routes {
-        let Some(path) = route.path.as_ref().filter(|path| !path.rest) else { continue };
-        let around = spellings(route, path, rules).into_iter().find_map(|spelling| {
-            let (taker, wider) = index.taker(route, &spelling.segments)?;
-            let is_there = |name: &str| taker.limits.iter().any(|limit| limit.text == name);
-            let missing = route.limits.iter().map(|limit| limit.text).find(|limit| !is_there(limit))?;
-            (upstream(taker)? == upstream(route)?).then_some((spelling, wider, missing))
+    for (at, route) in routes.iter().enumerate().filter(|(_, route)| !route.path.rest) {
+        // If `ignore_case` is written at all, the author has decided about the case.
+        let path: [&dyn Display; 3] = [&"routes", &at, &"ignore_case"];
+        let is_decided = advised.written(&path).is_some();
+        let around = spellings(&route.path, server.paths, is_decided).into_iter().find_map(|spelling| {
+            let taker = index.taker(route, &spelling.segments)?;
+            let missing = route.limits.iter().find(|limit| !taker.limits.contains(limit))?;
+            (upstream(taker)? == upstream(route)?).then_some((spelling, taker, &limits[*missing].name))
         });
-        let Some((spelling, wider, missing)) = around else { continue };
+        let Some((spelling, taker, missing)) = around else { continue };
         let written = format!("/{}", spelling.segments.join("/"));
-        let (written, wider) = (quoted(&written), quoted(&wider.text));
+        let (written, wider) = (quoted(&written), quoted(&taker.path.text));
         let message = format!("{written} matches the route of {wider}, which lacks the limit `{missing}`");
         let help = format!(
             "if the upstream treats it as {}, {}; or add the limit to the other route",
-            quoted(&path.text),
+            quoted(&route.path.text),
             spelling.remedy
         );
-        source.warn(route.path_span.clone(), message, help);
+        advised.warn(&[&"routes", &at, &"path"], message, help);
     }
 }
 
@@ -65,9 +42,8 @@ struct Spelling {
     remedy: &'static str,
 }
 
-/// Spellings that the route does not match, but that some servers treat as its path. If `ignore_case` is written at all, the
-/// author has decided about the case, so there is no warning about case.
-fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Vec<Spelling> {
+/// Spellings that the path does not match, but that some servers treat as the same path.
+fn spellings(path: &PathPattern, rules: PathRules, is_case_decided: bool) -> Vec<Spelling> {
     let sample = |segment: &Segment| match segment {
         Segment::Literal(text) => text.clone(),
         Segment::Capture(name) => name.clone(),
@@ -84,7 +60,7 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
         let remedy = "set escaped_slashes = \"reject\" or \"decode\" in [server]";
         spellings.push(Spelling { segments: [before, &[format!("{one}%2F{last}")]].concat(), remedy });
     }
-    if route.ignore_case.is_none() {
+    if !is_case_decided {
         for (at, segment) in path.segments.iter().enumerate().rev() {
             let upper = sample(segment).to_ascii_uppercase();
             if matches!(segment, Segment::Literal(text) if *text != upper) {
@@ -98,47 +74,44 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     spellings
 }
 
-type Candidate<'r, 'a> = (&'r RouteDraft<'a>, &'r PathPattern);
-
 /// A tree of the routes by host and path segments: comparing each of ten thousand routes with each other would take many seconds.
 #[derive(Default)]
-struct Index<'r, 'a> {
+struct Index<'r> {
     hosts: HashMap<&'r Host, usize>,
     /// The child of a node for a segment, which is a literal in lower case or `None` for a capture.
     next: HashMap<(usize, Option<String>), usize>,
     /// The routes whose paths end at each node.
-    routes: Vec<Vec<Candidate<'r, 'a>>>,
+    routes: Vec<Vec<&'r Route>>,
 }
 
-impl<'r, 'a> Index<'r, 'a> {
-    fn new(routes: &'r [RouteDraft<'a>]) -> Self {
+impl<'r> Index<'r> {
+    fn new(routes: &'r [Route]) -> Self {
         let mut index = Self::default();
         for route in routes {
-            let (Some(host), Some(path)) = (&route.host, &route.path) else { continue };
             let Self { hosts, next, routes } = &mut index;
             let mut new_node = || {
                 routes.push(Vec::new());
                 routes.len() - 1
             };
-            let start = *hosts.entry(host).or_insert_with(&mut new_node);
-            let end = path.segments.iter().fold(start, |node, segment| {
+            let start = *hosts.entry(&route.host).or_insert_with(&mut new_node);
+            let end = route.path.segments.iter().fold(start, |node, segment| {
                 let literal = match segment {
                     Segment::Literal(text) => Some(text.to_ascii_lowercase()),
                     Segment::Capture(_) => None,
                 };
                 *next.entry((node, literal)).or_insert_with(&mut new_node)
             });
-            routes[end].push((route, path));
+            routes[end].push(route);
         }
         index
     }
 
-    /// The most specific route for the same host and method that matches a path instead of `route`, and its pattern.
-    fn taker(&self, route: &RouteDraft<'_>, segments: &[String]) -> Option<Candidate<'r, 'a>> {
-        covering(route.host.as_ref()?).find_map(|host| self.most_specific(&host, route, segments))
+    /// The most specific route for the same host and method that matches a path instead of `route`.
+    fn taker(&self, route: &Route, segments: &[String]) -> Option<&'r Route> {
+        covering(&route.host).find_map(|host| self.most_specific(&host, route, segments))
     }
 
-    fn most_specific(&self, host: &Host, route: &RouteDraft<'_>, segments: &[String]) -> Option<Candidate<'r, 'a>> {
+    fn most_specific(&self, host: &Host, route: &Route, segments: &[String]) -> Option<&'r Route> {
         let mut nodes = vec![*self.hosts.get(host)?];
         let mut candidates = self.routes[nodes[0]].clone();
         for segment in segments {
@@ -147,14 +120,12 @@ impl<'r, 'a> Index<'r, 'a> {
             nodes = after.filter_map(|step| self.next.get(&step).copied()).collect();
             candidates.extend(nodes.iter().flat_map(|node| &self.routes[*node]));
         }
-        let takes = |(other, path): &Candidate<'_, '_>| {
-            shares_a_method(other, route)
-                && shares_a_scheme(other, route)
-                && covers(path, other.ignore_case == Some(true), segments)
-        };
-        candidates.into_iter().filter(takes).min_by_key(|(_, path)| {
-            let kinds = path.segments.iter().map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
-            kinds.chain(path.rest.then_some(2)).collect::<Vec<_>>()
+        let takes =
+            |other: &&Route| shares_a_method(other, route) && shares_a_scheme(other, route) && covers(other, segments);
+        candidates.into_iter().filter(takes).min_by_key(|route| {
+            let segments = route.path.segments.iter();
+            let kinds = segments.map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
+            kinds.chain(route.path.rest.then_some(2)).collect::<Vec<_>>()
         })
     }
 }
@@ -170,30 +141,29 @@ fn covering(wanted: &Host) -> impl Iterator<Item = Host> {
     [wanted.clone()].into_iter().chain(above).chain(any)
 }
 
-fn shares_a_method(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
-    let (Some(one), Some(other)) = (&one.methods, &other.methods) else { return false };
-    let takes = |method: &Method| other.contains(method);
-    one.is_empty() || other.is_empty() || one.iter().any(takes)
+fn shares_a_method(one: &Route, other: &Route) -> bool {
+    let takes = |method: &Method| other.methods.contains(method);
+    one.methods.is_empty() || other.methods.is_empty() || one.methods.iter().any(takes)
 }
 
-fn shares_a_scheme(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
+fn shares_a_scheme(one: &Route, other: &Route) -> bool {
     one.scheme.is_none() || other.scheme.is_none() || one.scheme == other.scheme
 }
 
-fn covers(path: &PathPattern, ignore_case: bool, segments: &[String]) -> bool {
+fn covers(Route { path, ignore_case, .. }: &Route, segments: &[String]) -> bool {
     let length_fits = segments.len() == path.segments.len() || (path.rest && segments.len() > path.segments.len());
     length_fits
         && path.segments.iter().zip(segments).all(|(wanted, segment)| match wanted {
-            Segment::Literal(text) if ignore_case => text.eq_ignore_ascii_case(segment),
+            Segment::Literal(text) if *ignore_case => text.eq_ignore_ascii_case(segment),
             Segment::Literal(text) => text == segment,
             Segment::Capture(_) => !segment.is_empty(),
         })
 }
 
-fn upstream<'a>(route: &RouteDraft<'a>) -> Option<&'a str> {
-    match &route.answer {
-        Some(Answer::Forward { upstream, .. }) => Some(upstream.text),
-        Some(Answer::Respond { .. } | Answer::Redirect(_)) | None => None,
+fn upstream(route: &Route) -> Option<usize> {
+    match route.action {
+        Action::Forward { upstream, .. } => Some(upstream),
+        Action::Respond { .. } | Action::Redirect(_) => None,
     }
 }
 
@@ -209,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_way_around_a_limit_is_warned_about_where_there_is_one() {
-        let text = include_str!("../../tests/warned/path-around-case.toml");
+        let text = include_str!("../../../tests/warned/path-around-case.toml");
         assert!(!warnings(text).is_empty());
         let (login, rest) = ("path = \"/v1/login\"\n", "path = \"/*\"\nupstream = \"api\"\nlimits = [\"all\"]");
         for (written, instead) in [
@@ -238,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_wider_host_is_a_way_around() {
-        let text = include_str!("../../tests/warned/path-around-case.toml");
+        let text = include_str!("../../../tests/warned/path-around-case.toml");
         let on = |host: &str, path: &str| format!("host = \"{host}\"\npath = \"{path}\"\n");
         for (limited, wider, is_around) in [
             ("api.a.test", "api.a.test", true),

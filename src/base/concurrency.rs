@@ -1,4 +1,4 @@
-//! Counts the requests of a key that are in flight in this process.
+//! Counts what a key has at the same time in this process: requests in flight, or connections.
 //!
 //! A place under `max_in_flight` is released when the request ends, and while it is held.
 
