@@ -72,7 +72,7 @@ fn protocol_of(config: &config::SharedStore) -> Arc<dyn Protocol> {
 }
 
 fn run(setup: Setup) {
-    // Only name lookups block; one that hangs must not delay those of other servers.
+    // Only name lookups and statistics of Memcached block; one that hangs must not delay those of other servers.
     let threads = 2 * (setup.config.servers.len() + setup.config.software.sentinels().len());
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {

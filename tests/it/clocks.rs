@@ -76,18 +76,45 @@ fn server_ahead(software: Software, seconds: i64) -> SocketAddr {
     address
 }
 
-/// Answers as if no item existed.
+/// Speaks the text protocol for counters, and the binary protocol for statistics.
 fn answer_memcached(mut stream: TcpStream, seconds: i64) {
-    for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
-        let answer = match &*line {
-            "mn" => "MN\r\n".to_owned(),
-            "stats" => format!("STAT pid 1\r\nSTAT time {}\r\nSTAT evictions 7\r\nEND\r\n", time(seconds)),
-            _ => "EN\r\n".to_owned(),
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    loop {
+        let answer = match reader.fill_buf().ok().and_then(|bytes| bytes.first()) {
+            None => return,
+            Some(0x80) => {
+                let mut head = [0; 24];
+                // Both requests consist of a head only.
+                reader.read_exact(&mut head).unwrap();
+                binary(head[1], seconds)
+            }
+            Some(_) => {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+                if line == "mn\r\n" { b"MN\r\n".to_vec() } else { b"EN\r\n".to_vec() }
+            }
         };
-        if stream.write_all(answer.as_bytes()).is_err() {
+        if stream.write_all(&answer).is_err() {
             return;
         }
     }
+}
+
+fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
+    const STATISTICS: u8 = 0x10;
+    let packet = |name: &str, value: &str| {
+        let mut packet = vec![0; 24];
+        (packet[0], packet[1]) = (0x81, opcode);
+        packet[3] = u8::try_from(name.len()).unwrap();
+        packet[11] = u8::try_from(name.len() + value.len()).unwrap();
+        [&packet, name.as_bytes(), value.as_bytes()].concat()
+    };
+    if opcode != STATISTICS {
+        return packet("", "1.6.0");
+    }
+    let time = time(seconds);
+    [packet("pid", "1"), packet("time", &time), packet("evictions", "7"), packet("", "")].concat()
 }
 
 /// Answers as if no item existed.

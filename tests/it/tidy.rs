@@ -203,6 +203,7 @@ fn the_shared_store_does_not_know_which_servers_it_has() {
 fn what_has_one_place_stays_there() {
     for (what, places) in [
         ("clock_gettime", &["base/clock", "proxy/shed/cpu"][..]),
+        ("memcache::", &["store/shared/memcached"]),
         ("prometheus::", &["admin"]),
         ("procfs::", &["admin"]),
         ("h2::", &["server", "upstream"]),

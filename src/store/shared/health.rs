@@ -169,12 +169,12 @@ impl Health {
 /// Asks servers for statistics now and then: their clocks, because buckets are named by the clock and gateways should agree, and
 /// their evictions, because counters may have been evicted.
 pub(super) async fn watch(protocol: &dyn Protocol, health: &Health) {
-    let (question, read) = protocol.statistics();
     loop {
         for server in health.servers().iter().filter(|server| server.is_up()) {
-            let exchange = async { protocol.open(&server.address).await?.ask(question.to_vec(), read).await };
             // Other code notices that a server does not answer, and one may refuse just these commands.
-            if let Ok(Ok(Statistics { time, evictions })) = timeout(TIMEOUT, exchange).await {
+            if let Ok(Some(Statistics { time, evictions })) =
+                timeout(TIMEOUT, protocol.statistics(&server.address)).await
+            {
                 health.said(server, time.map_or(0, |time| skew(time, clock::now())), evictions);
             }
         }

@@ -1,14 +1,21 @@
 //! Memcached: as much of its text protocol as counting needs.
 //!
-//! All commands of an exchange are written and read together (`commands.rs`, `replies.rs`). Crates allocate for each operation.
+//! Decisions use a client of our own, which writes and reads all commands of an exchange together (`commands.rs`,
+//! `replies.rs`). The crate `memcache` asks for statistics only, since it allocates for each operation.
 
 mod replies;
 mod commands;
 
+use memcache::Client;
+use tokio::task::spawn_blocking;
+
 use super::connection::Socket;
-use super::protocol::{Commands, LinkFailure, Opening, Protocol, ReadStatistics, Statistics, digits};
+use super::protocol::{Asking, Commands, LinkFailure, Opening, Protocol, Statistics};
 
 use commands::TextCommands;
+
+/// In seconds: to connect for statistics, and to wait for them.
+const TIMEOUT: u32 = 1;
 
 pub struct Memcached;
 
@@ -27,29 +34,21 @@ impl Protocol for Memcached {
         Box::<TextCommands>::default()
     }
 
-    fn statistics(&self) -> (&'static [u8], ReadStatistics) {
-        (b"stats\r\n", statistics)
+    /// A server with only the text protocol tells none, because the crate reads just the first line of such an answer.
+    fn statistics(&self, server: &str) -> Asking {
+        let url = format!("memcache://{server}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
+        Box::pin(async {
+            let asked = spawn_blocking(|| Client::with_pool_size(url, 1)?.stats());
+            let (_, told) = asked.await.ok()?.ok()?.pop()?;
+            let number = |name: &str| told.get(name)?.parse::<u64>().ok();
+            Some(Statistics { time: number("time"), evictions: number("evictions").unwrap_or(0) })
+        })
     }
 }
 
 fn greeted(input: &[u8]) -> Result<Option<()>, LinkFailure> {
     let rest = b"MN\r\n".strip_prefix(input).ok_or(LinkFailure::Garbage)?;
     Ok(rest.is_empty().then_some(()))
-}
-
-fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
-    let mut statistics = Statistics::default();
-    for line in input.split_inclusive(|byte| *byte == b'\n') {
-        let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
-        match [words.next(), words.next(), words.next()] {
-            [Some(b"ERROR"), ..] => return Err(LinkFailure::Garbage),
-            [Some(b"END"), None, _] if line.ends_with(b"\n") => return Ok(Some(statistics)),
-            [Some(b"STAT"), Some(b"time"), Some(time)] => statistics.time = digits(time),
-            [Some(b"STAT"), Some(b"evictions"), Some(count)] => statistics.evictions = digits(count).unwrap_or(0),
-            _ => {}
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -61,14 +60,5 @@ mod tests {
         let read = |input: &[u8]| greeted(input).ok();
         assert_eq!([&b"M"[..], b"MN\r", b"MN\r\n"].map(read), [Some(None), Some(None), Some(Some(()))]);
         assert_eq!([&b"ERROR\r\n"[..], b"MN\r\nM", b"HTTP/1.1 400\r\n"].map(read), [None; 3]);
-    }
-
-    #[test]
-    fn statistics_are_read_when_all_is_there() {
-        let input = b"STAT pid 7\r\nSTAT time 1795809528\r\nSTAT version 1.6.18\r\nSTAT evictions 12\r\nEND\r\n";
-        let read = |input: &[u8]| statistics(input).unwrap().map(|told| (told.time, told.evictions));
-        assert!((0..input.len()).all(|cut| read(&input[..cut]).is_none()));
-        assert_eq!(read(input), Some((Some(1_795_809_528), 12)));
-        assert!(statistics(b"ERROR\r\n").is_err());
     }
 }

@@ -16,8 +16,8 @@ use super::slots::{Part, SlotMap};
 pub trait Protocol: Send + Sync {
     fn open(&self, server: &str) -> Opening;
     fn commands(&self) -> Box<dyn Commands>;
-    /// What to ask a server for statistics, and how to read the answer.
-    fn statistics(&self) -> (&'static [u8], ReadStatistics);
+    /// Asks a server for statistics, on a connection of its own. `None` if it tells none.
+    fn statistics(&self, server: &str) -> Asking;
     /// What is known of the slots of a cluster; `None` if the servers are none, and each item stays where it is.
     fn slot_map(&self) -> Option<Arc<SlotMap>> {
         None
@@ -28,8 +28,7 @@ pub trait Protocol: Send + Sync {
     }
 }
 
-/// Returns `None` while the answer is incomplete.
-pub type ReadStatistics = fn(&[u8]) -> Result<Option<Statistics>, LinkFailure>;
+pub type Asking = Pin<Box<dyn Future<Output = Option<Statistics>> + Send>>;
 /// A server, and why it cannot be used.
 pub type Failure = (String, LinkFailure);
 pub type Finding = Pin<Box<dyn Future<Output = Result<Vec<Part>, Vec<Failure>>> + Send>>;

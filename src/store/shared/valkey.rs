@@ -12,7 +12,7 @@ mod redirects;
 use std::sync::Arc;
 
 use super::connection::Redirects;
-use super::protocol::{Commands, Finding, LinkFailure, Opening, Protocol, ReadStatistics, Statistics, digits};
+use super::protocol::{Asking, Commands, Finding, LinkFailure, Opening, Protocol, Statistics, digits};
 use super::slots::{SLOTS, SlotMap, slot_of};
 use crate::base::hex;
 use crate::config::Login;
@@ -75,8 +75,11 @@ impl Protocol for Valkey {
         Box::new(FrameCommands::new(self.slots.is_some()))
     }
 
-    fn statistics(&self) -> (&'static [u8], ReadStatistics) {
-        (b"*1\r\n$4\r\nTIME\r\n*2\r\n$4\r\nINFO\r\n$5\r\nstats\r\n", statistics)
+    fn statistics(&self, server: &str) -> Asking {
+        let (opening, mut question) = (self.open(server), Vec::new());
+        frames::write([b"TIME"], &mut question);
+        frames::write([b"INFO", b"stats"], &mut question);
+        Box::pin(async { opening.await.ok()?.ask(question, statistics).await.ok() })
     }
 
     fn slot_map(&self) -> Option<Arc<SlotMap>> {

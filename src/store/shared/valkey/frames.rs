@@ -1,19 +1,19 @@
 //! The bytes of RESP3: words of commands, and frames of replies.
 //!
-//! A frame with others inside is read anew from its start with each piece that comes. Most replies come in one piece.
+//! The usual frames are read here, since the crate `redis-protocol` takes several times as long; it decodes the other ones. A
+//! frame with others inside is read anew from its start with each piece that comes. Most replies come in one piece.
 //!
 //! Source: <https://github.com/redis/redis-specifications/blob/master/protocol/RESP3.md>.
 
 use std::ops::Range;
 
-use memchr::memchr;
+use redis_protocol::resp3::decode::complete::decode_range;
+use redis_protocol::resp3::types::RangeFrame;
 
 use super::super::protocol::Garbage;
 
-/// The longest line of text in bytes.
-const LONGEST_LINE: usize = 4096;
-/// The largest text in bytes; the server itself refuses more than 512 MB.
-const LARGEST_TEXT: usize = 64 << 20;
+/// The largest frame in bytes; the server itself refuses more than 512 MB.
+const LARGEST: usize = 64 << 20;
 /// How deep frames may be inside each other.
 const DEEPEST: usize = 8;
 
@@ -77,32 +77,23 @@ pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, G
 /// Inside of it, frames may be so `deep`.
 fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     let rest = input.get(at..).ok_or(Garbage)?;
-    let Some(kind) = rest.first() else { return Ok(None) };
-    if b"+-_#,(".contains(kind) {
-        let Some(end) = memchr(b'\n', &rest[..rest.len().min(LONGEST_LINE)]) else {
-            return if rest.len() < LONGEST_LINE { Ok(None) } else { Err(Garbage) };
-        };
-        let line = rest[1..end].strip_suffix(b"\r").ok_or(Garbage)?;
-        let place = at + 1..at + 1 + line.len();
-        let frame = match kind {
-            b'-' => Frame::Error(place),
-            b'_' => Frame::Null,
-            b'#' => Frame::Number(u64::from(line == b"t")),
-            _ => Frame::Text(place),
-        };
-        return Ok(Some((frame, at + end + 1)));
-    }
+    let kind = match rest.first() {
+        None => return Ok(None),
+        Some(b'+' | b'-' | b'!' | b'=' | b'#' | b',' | b'(') => return rare(rest, at),
+        Some(b'_') if rest.starts_with(b"_\r\n") => return Ok(Some((Frame::Null, at + 3))),
+        Some(b'_') if b"_\r\n".starts_with(rest) => return Ok(None),
+        Some(kind) => kind,
+    };
     let Some((number, length)) = counted(rest)? else { return Ok(None) };
     let mut next = at + length;
     let frame = match kind {
         b':' => Frame::Number(number),
-        b'$' | b'!' | b'=' => {
-            let length = usize::try_from(number).ok().filter(|length| *length <= LARGEST_TEXT).ok_or(Garbage)?;
+        b'$' => {
+            let length = usize::try_from(number).ok().filter(|length| *length <= LARGEST).ok_or(Garbage)?;
             let place = next..next + length;
             next = place.end + 2;
             match input.get(place.end..next) {
                 None => return Ok(None),
-                Some(b"\r\n") if *kind == b'!' => Frame::Error(place),
                 Some(b"\r\n") => Frame::Text(place),
                 Some(_) => return Err(Garbage),
             }
@@ -121,6 +112,25 @@ fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>
         _ => return Err(Garbage),
     };
     Ok(Some((frame, next)))
+}
+
+/// What hardly any reply is, and has no frames inside.
+fn rare(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+    let Some((decoded, length)) = decode_range(rest).map_err(|_| Garbage)? else {
+        return if rest.len() < LARGEST { Ok(None) } else { Err(Garbage) };
+    };
+    let place = |(start, end): (usize, usize)| at + start..at + end;
+    let frame = match decoded {
+        RangeFrame::SimpleString { data, .. }
+        | RangeFrame::VerbatimString { data, .. }
+        | RangeFrame::BigNumber { data, .. } => Frame::Text(place(data)),
+        RangeFrame::SimpleError { data, .. } | RangeFrame::BlobError { data, .. } => Frame::Error(place(data)),
+        RangeFrame::Boolean { data, .. } => Frame::Number(data.into()),
+        // No reply that matters here is one.
+        RangeFrame::Double { .. } => Frame::Null,
+        _ => return Err(Garbage),
+    };
+    Ok(Some((frame, at + length)))
 }
 
 /// The number in the first line, behind its kind, and where the next line begins; `None` while the line is incomplete.
@@ -163,11 +173,23 @@ mod tests {
         assert_eq!(read(b"_\r\n"), Some((Frame::Null, 5)));
         assert_eq!(read(b"-ERR no\r\n"), Some((Frame::Error(3..9), 11)));
         assert_eq!(read(b"!5\r\nNO no\r\n"), Some((Frame::Error(6..11), 13)));
+        assert_eq!(read(b"=6\r\ntxt:ab\r\n"), Some((Frame::Text(10..12), 14)));
+        assert_eq!([read(b"#t\r\n"), read(b",1.5\r\n")], [Some((Frame::Number(1), 6)), Some((Frame::Null, 8))]);
         let several = Frame::Several(vec![Frame::Number(1), Frame::Several(vec![Frame::Null, Frame::Text(18..19)])]);
         assert_eq!(read(b"*2\r\n:1\r\n%1\r\n_\r\n+a\r\n:2"), Some((several, 21)));
-        for incomplete in
-            [&b""[..], b"*", b"*51", b"*5\r", b"*2\r\n:1\r\n", b"$3\r\nab", b"$3\r\nabc", b"+O", b":1\r", b"-ERR"]
-        {
+        for incomplete in [
+            &b""[..],
+            b"*",
+            b"*51",
+            b"*5\r",
+            b"*2\r\n:1\r\n",
+            b"_\r",
+            b"$3\r\nab",
+            b"$3\r\nabc",
+            b"+O",
+            b":1\r",
+            b"-ERR",
+        ] {
             assert_eq!(read(incomplete), None, "{incomplete:?}");
         }
     }
@@ -187,7 +209,6 @@ mod tests {
             b":x\r\n",
             b"$3\r\nabcde",
             &b"*1\r\n".repeat(DEEPEST + 1),
-            &[b'+'; LONGEST_LINE],
         ] {
             assert_eq!(frame(input, 0), Err(Garbage), "{}", String::from_utf8_lossy(input));
         }
