@@ -82,7 +82,7 @@ pub use server::{
     DEFAULT_PRIORITY, EscapedSlashes, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, PathMatching, PathRules,
     Server, Shed,
 };
-pub use store::{Login, OnError, Share, SharedStore, Software, Store, StoreType};
+pub use store::{Login, OnError, Share, SharedStore, Software, Store};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};
 pub use upstream::{

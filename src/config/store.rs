@@ -99,63 +99,37 @@ pub struct SharedStore {
     pub on_error: OnError,
     /// Whether an admission waits until the server has confirmed it.
     pub strict: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreType {
-    Memory,
-    Memcached,
-    Valkey,
+    /// The default one for servers that know no users.
+    pub login: Login,
 }
 
 /// What the servers of a shared store run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Software {
     Memcached,
     /// Valkey or Redis.
-    Valkey(Login),
+    Valkey,
 }
 
 impl Software {
     /// As users know it.
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Memcached => "Memcached",
-            Self::Valkey(_) => "Valkey",
+            Self::Valkey => "Valkey",
         }
-    }
-
-    /// The port of servers for which none is given.
-    pub fn port(&self) -> u16 {
-        match self {
-            Self::Memcached => 11_211,
-            Self::Valkey(_) => 6379,
-        }
-    }
-
-    /// `None` if servers know no users.
-    pub fn login(&self) -> Option<&Login> {
-        match self {
-            Self::Memcached => None,
-            Self::Valkey(login) => Some(login),
-        }
-    }
-
-    /// Those that know where the only server is; empty if it has an address itself.
-    pub fn sentinels(&self) -> &[String] {
-        self.login().map_or(&[], |login| &login.sentinels)
-    }
-
-    /// Whether the servers are nodes of a cluster, and know those that are not listed.
-    pub fn is_cluster(&self) -> bool {
-        self.login().is_some_and(|login| login.cluster)
     }
 
     /// As `type` spells it.
-    pub fn word(&self) -> &'static str {
+    pub fn word(self) -> &'static str {
+        keys::r#type.word(Some(self))
+    }
+
+    /// The port of servers for which none is given.
+    fn port(self) -> u16 {
         match self {
-            Self::Memcached => "memcached",
-            Self::Valkey(_) => "valkey",
+            Self::Memcached => 11_211,
+            Self::Valkey => 6379,
         }
     }
 }
@@ -175,9 +149,9 @@ tables! {
     keys {
         /// Keeps counters in this process, or on servers of Memcached (docs/memcached.md) or of Valkey or Redis
         /// (docs/stores.md), where any number of gateways share them.
-        r#type: StoreType = words(&[
-            ("memory", StoreType::Memory), ("memcached", StoreType::Memcached), ("valkey", StoreType::Valkey),
-            ("redis", StoreType::Valkey),
+        r#type: Option<Software> = words(&[
+            ("memory", None), ("memcached", Some(Software::Memcached)), ("valkey", Some(Software::Valkey)),
+            ("redis", Some(Software::Valkey)),
         ]), "memory";
         /// For `"memory"`: the maximum number of keys; the gateway drops the least recently used ones.
         max_keys: usize = number(1, 1_000_000_000).at_start(), 1_000_000;
@@ -234,7 +208,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         Some(_) => "remove it, or use that type".to_owned(),
         None => format!("add type = \"{word}\", or remove it"),
     };
-    if kind != StoreType::Valkey {
+    if kind != Some(Software::Valkey) {
         let of_valkey = [
             keys::username.name,
             keys::password.name,
@@ -247,7 +221,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
     }
     let store = match kind {
-        StoreType::Memory => {
+        None => {
             let of_shared =
                 [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
             let owner = "`type = \"memcached\"` and `type = \"valkey\"`";
@@ -258,8 +232,11 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             section.misplaced(&of_shared, owner, help);
             memory(&section)
         }
-        StoreType::Memcached => Store::Shared(shared(&section, Software::Memcached)),
-        StoreType::Valkey => Store::Shared(shared(&section, Software::Valkey(login::read(&section, password, system)))),
+        Some(software) => {
+            let is_valkey = software == Software::Valkey;
+            let login = is_valkey.then(|| login::read(&section, password, system)).unwrap_or_default();
+            Store::Shared(shared(&section, software, login))
+        }
     };
     section.close();
     store
@@ -275,33 +252,28 @@ fn memory(section: &Section<'_>) -> Store {
     Store::Memory { max_keys, max_memory, snapshot, share }
 }
 
-fn shared(section: &Section<'_>, software: Software) -> SharedStore {
+fn shared(section: &Section<'_>, software: Software, login: Login) -> SharedStore {
     let name = software.name();
     let of_memory = [keys::max_keys.name, keys::max_memory.name, keys::snapshot.name];
     section.misplaced(&of_memory, "`type = \"memory\"`", &format!("remove it: {name} has its own memory"));
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
-    let servers = match &software {
-        Software::Valkey(login) if !login.cluster && section.field(&keys::sentinels).is_some() => {
-            login::primary(section)
-        }
-        software => {
-            let port = software.port();
-            let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
-            let why = match software.is_cluster() {
-                true => "any node knows the others",
-                false => "keys are spread evenly over the servers",
-            };
-            section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))
-        }
+    let servers = if software == Software::Valkey && !login.cluster && section.field(&keys::sentinels).is_some() {
+        login::primary(section)
+    } else {
+        let port = software.port();
+        let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
+        let why = if login.cluster { "any node knows the others" } else { "keys are spread evenly over the servers" };
+        section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))
     };
     SharedStore {
         servers: servers.unwrap_or_default(),
-        prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, &software))),
+        prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, software))),
         software,
         timeout: section.read(&keys::timeout),
         on_error: section.read(&keys::on_error),
         strict: section.read(&keys::strict),
+        login,
     }
 }
 
@@ -333,12 +305,12 @@ fn share(field: &Field<'_>) -> Option<Share> {
     })
 }
 
-fn prefix(text: &str, software: &Software) -> Result<String, Wrong> {
+fn prefix(text: &str, software: Software) -> Result<String, Wrong> {
     if !(1..=64).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
         return Err(Wrong::new("this is not a prefix for keys", help));
     }
-    if software.login().is_some() && text.contains(['{', '}']) {
+    if software == Software::Valkey && text.contains(['{', '}']) {
         let help = "what is in braces decides in which slot of a cluster a key is";
         return Err(Wrong::new("a prefix for keys of Valkey has no braces", help));
     }

@@ -65,15 +65,15 @@ pub struct Shared {
 
 /// What the servers of this store understand.
 fn protocol_of(config: &config::SharedStore) -> Arc<dyn Protocol> {
-    match &config.software {
+    match config.software {
         Software::Memcached => Arc::new(Memcached),
-        Software::Valkey(login) => Arc::new(Valkey::new(login.clone(), &config.prefix)),
+        Software::Valkey => Arc::new(Valkey::new(config.login.clone(), &config.prefix)),
     }
 }
 
 fn run(setup: Setup) {
     // Only name lookups and statistics of Memcached block; one that hangs must not delay those of other servers.
-    let threads = 2 * (setup.config.servers.len() + setup.config.software.sentinels().len());
+    let threads = 2 * (setup.config.servers.len() + setup.config.login.sentinels.len());
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {

@@ -53,7 +53,7 @@ mod promises {
     use super::*;
 
     fn what_is_promised_of_limits_holds(software: Software) {
-        for bound in bounds::all(&software.config(), 6, 7) {
+        for bound in bounds::all(software.config(), 6, 7) {
             bound.check();
         }
     }

@@ -28,7 +28,7 @@ use super::protocol::{Commands, Replies};
 use super::refusals::RefusalCache;
 use super::targets::CellAnswer;
 use crate::base::clock::Time;
-use crate::config::{self, OnError};
+use crate::config::{self, OnError, Software};
 use crate::store::plan::{AskPlan, Plan};
 
 use decision::{Admit, Admits};
@@ -58,7 +58,7 @@ impl Coordinator {
         refusals: Arc<RefusalCache>,
     ) -> Self {
         // A server of Valkey may be a node of a cluster.
-        let names = AllNames::new(&config.prefix, config.software.login().is_some());
+        let names = AllNames::new(&config.prefix, config.software == Software::Valkey);
         Self {
             cells: Cells::new(names, &config.servers),
             waiting: DecisionQueue::default(),

@@ -209,6 +209,7 @@ mod tests {
             timeout: Duration::from_millis(20),
             on_error: config::OnError::Allow,
             strict: false,
+            login: config::Login::default(),
         };
         Shared::start(&config, workers).unwrap()
     }

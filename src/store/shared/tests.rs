@@ -99,7 +99,7 @@ pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Finge
 
 /// The first such key from this number on.
 fn key_on_from(first: u32, server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
-    let mut names = AllNames::new("gw", servers::software().login().is_some());
+    let mut names = AllNames::new("gw", servers::software() == Software::Valkey);
     let all = world::servers(servers);
     let keys = (first..first + 1000).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()

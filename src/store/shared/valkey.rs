@@ -39,31 +39,26 @@ impl Valkey {
         Self { login, prefix: prefix.to_owned(), slots }
     }
 
-    /// The name of an item that other gateways do not use.
-    fn probe(&self) -> Vec<u8> {
-        [self.prefix.as_bytes(), b":probe:", &hex::digits(fastrand::u64(..))].concat()
-    }
-
-    /// The same, in a slot of this node; `None` if it is not known to have any.
-    fn probe_of(&self, node: &str, slots: &SlotMap) -> Option<Vec<u8>> {
-        let parts = slots.parts().into_iter().filter(|part| part.server == node);
-        let own: Vec<_> = parts.map(|part| part.slots).collect();
-        let is_own = |name: &Vec<u8>| own.iter().any(|part| part.contains(&slot_of(name)));
+    /// The name of an item that other gateways do not use, in a cluster in a slot of this node; `None` if it is not known to
+    /// have any.
+    fn probe(&self, node: &str) -> Option<Vec<u8>> {
+        let name = |_| [self.prefix.as_bytes(), b":probe:", &hex::digits(fastrand::u64(..))].concat();
+        let Some(slots) = &self.slots else { return Some(name(0)) };
+        let mut own = slots.parts();
+        own.retain(|part| part.server == node);
         // Each slot is met once in so many names as there are slots.
-        (0..16 * SLOTS).take_while(|_| !own.is_empty()).map(|_| self.probe()).find(is_own)
+        let tries = if own.is_empty() { 0 } else { 16 * SLOTS };
+        (0..tries).map(name).find(|name| own.iter().any(|part| part.slots.contains(&slot_of(name))))
     }
 }
 
 impl Protocol for Valkey {
     fn open(&self, server: &str) -> Opening {
-        let probe = match &self.slots {
-            Some(slots) => self.probe_of(server, slots),
-            None => Some(self.probe()),
-        };
         let follower = |slots: &Arc<SlotMap>| -> Box<dyn Redirects> {
             Box::new(Follower::new(self.login.clone(), server.to_owned(), slots.clone()))
         };
-        let (follower, login, server) = (self.slots.as_ref().map(follower), self.login.clone(), server.to_owned());
+        let (probe, follower) = (self.probe(server), self.slots.as_ref().map(follower));
+        let (login, server) = (self.login.clone(), server.to_owned());
         Box::pin(async move {
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, &login).await? };
             let socket = greeting::open(&address, &login, probe.as_deref()).await?;
@@ -77,8 +72,8 @@ impl Protocol for Valkey {
 
     fn statistics(&self, server: &str) -> Asking {
         let (opening, mut question) = (self.open(server), Vec::new());
-        frames::write([b"TIME"], &mut question);
-        frames::write([b"INFO", b"stats"], &mut question);
+        frames::write(&[b"TIME"], &mut question);
+        frames::write(&[b"INFO", b"stats"], &mut question);
         Box::pin(async { opening.await.ok()?.ask(question, statistics).await.ok() })
     }
 
@@ -111,14 +106,14 @@ mod tests {
     fn a_node_is_tried_with_a_key_in_one_of_its_slots() {
         let valkey = Valkey::new(Login { cluster: true, ..Login::default() }, "gw");
         let slots = valkey.slot_map().unwrap();
-        assert_eq!(valkey.probe_of("a:1", &slots), None);
+        assert_eq!(valkey.probe("a:1"), None);
         let part = |slots, server: &str| Part { slots, server: server.to_owned() };
         slots.replace(vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")]);
         for _ in 0..20 {
-            assert_eq!(slot_of(&valkey.probe_of("b:1", &slots).unwrap()), 16_381);
+            assert_eq!(slot_of(&valkey.probe("b:1").unwrap()), 16_381);
         }
-        assert!(valkey.probe_of("a:1", &slots).unwrap().starts_with(b"gw:probe:"));
-        assert_eq!(valkey.probe_of("c:1", &slots), None);
+        assert!(valkey.probe("a:1").unwrap().starts_with(b"gw:probe:"));
+        assert_eq!(valkey.probe("c:1"), None);
     }
 
     #[test]

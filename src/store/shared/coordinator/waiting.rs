@@ -186,9 +186,9 @@ mod tests {
     fn asked(limit: &Arc<Limit>, time: Time) -> Coordinator {
         let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
         let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
-        let software = Software::Memcached;
+        let (software, login) = (Software::Memcached, config::Login::default());
         let store =
-            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false };
+            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false, login };
         let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));

@@ -87,6 +87,7 @@ pub(super) fn config(count: usize, on_error: OnError, strict: bool) -> SharedSto
         timeout: Duration::from_micros(TIMEOUT),
         on_error,
         strict,
+        login: crate::config::Login::default(),
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn find(login: Login, mut nodes: Vec<String>) -> Result<Vec<Par
 
 async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
     let mut question = Vec::new();
-    frames::write([b"CLUSTER", b"SLOTS"], &mut question);
+    frames::write(&[b"CLUSTER", b"SLOTS"], &mut question);
     let parts = greeting::open(node, login, None).await?.ask(question, |input| parts(input, node)).await?;
     if parts.is_empty() {
         return Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()));

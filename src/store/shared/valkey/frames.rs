@@ -61,9 +61,9 @@ fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a command of these words.
-pub(super) fn write<const WORDS: usize>(words: [&[u8]; WORDS], out: &mut Vec<u8>) {
-    command(WORDS, out);
-    words.into_iter().for_each(|of| word(of, out));
+pub(super) fn write(words: &[&[u8]], out: &mut Vec<u8>) {
+    command(words.len(), out);
+    words.iter().for_each(|of| word(of, out));
 }
 
 /// The frame that begins at `at`, and where the next one does; `None` while it is incomplete.
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn words_are_counted_in_bytes() {
         let mut out = Vec::new();
-        write([b"SET", b"k", b"\r\n\xff"], &mut out);
+        write(&[b"SET", b"k", b"\r\n\xff"], &mut out);
         number(17, &mut out);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
     }

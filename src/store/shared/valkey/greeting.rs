@@ -18,58 +18,40 @@ const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = tr
 /// If it cannot be used.
 pub(super) async fn open(address: &str, login: &Login, probe: Option<&[u8]>) -> Result<Socket, LinkFailure> {
     let mut socket = Socket::connect(address, login.tls.as_deref()).await?;
-    let Introduction { questions, commands } = Introduction::new(login, probe);
+    let (questions, commands) = introduction(login, probe);
     socket.ask(questions, |input| answered(input, &commands, login.cluster)).await?;
     Ok(socket)
 }
 
-#[derive(Default)]
-struct Introduction {
-    questions: Vec<u8>,
-    /// Which they are.
-    commands: Vec<&'static str>,
-}
-
-impl Introduction {
-    fn new(login: &Login, probe: Option<&[u8]>) -> Self {
-        let (mut new, Login { username, password, database, .. }) = (Self::default(), login);
-        match password.text() {
-            "" => frames::write([b"HELLO", b"3"], new.ask("HELLO")),
-            password => {
-                let username = if username.is_empty() { "default" } else { username };
-                let words = [&b"HELLO"[..], b"3", b"AUTH", username.as_bytes(), password.as_bytes()];
-                frames::write(words, new.ask("HELLO"));
-            }
-        }
-        if *database > 0 {
-            frames::write([b"SELECT", itoa::Buffer::new().format(*database).as_bytes()], new.ask("SELECT"));
-        }
-        for script in [&REPLACE, &APPEND, &ADD] {
-            frames::write([b"SCRIPT", b"LOAD", script.source.as_bytes()], new.ask("SCRIPT"));
-        }
-        probe.into_iter().for_each(|name| new.try_commands(name));
-        new
+/// All questions, and the command of each.
+fn introduction(login: &Login, probe: Option<&[u8]>) -> (Vec<u8>, Vec<&'static str>) {
+    let Login { username, password, database, .. } = login;
+    let (mut questions, mut commands) = (Vec::new(), Vec::new());
+    let mut ask = |command: &'static str, rest: &[&[u8]]| {
+        frames::write(&[&[command.as_bytes()], rest].concat(), &mut questions);
+        commands.push(command);
+    };
+    let username = if username.is_empty() { "default" } else { username };
+    match password.text() {
+        "" => ask("HELLO", &[b"3"]),
+        password => ask("HELLO", &[b"3", b"AUTH", username.as_bytes(), password.as_bytes()]),
     }
-
-    fn try_commands(&mut self, name: &[u8]) {
-        frames::write([b"SET", name, b"=", b"EX", b"1"], self.ask("SET"));
-        for script in [&REPLACE, &APPEND] {
-            let out = self.ask("EVALSHA");
-            script.call(name, 3, out);
-            [&b"="[..], b"=", b"1"].into_iter().for_each(|word| frames::word(word, out));
-        }
-        frames::write([b"SET", name, b"0", b"EX", b"1"], self.ask("SET"));
-        let out = self.ask("EVALSHA");
-        ADD.call(name, 1, out);
-        frames::word(b"1", out);
-        frames::write([b"MGET", name], self.ask("MGET"));
+    if *database > 0 {
+        ask("SELECT", &[itoa::Buffer::new().format(*database).as_bytes()]);
     }
-
-    /// Where to write this command.
-    fn ask(&mut self, command: &'static str) -> &mut Vec<u8> {
-        self.commands.push(command);
-        &mut self.questions
+    for script in [&REPLACE, &APPEND, &ADD] {
+        ask("SCRIPT", &[b"LOAD", script.source.as_bytes()]);
     }
+    if let Some(name) = probe {
+        let [replace, append, add] = [&REPLACE, &APPEND, &ADD].map(|script| script.digest.as_bytes());
+        ask("SET", &[name, b"=", b"EX", b"1"]);
+        ask("EVALSHA", &[replace, b"1", name, b"=", b"=", b"1"]);
+        ask("EVALSHA", &[append, b"1", name, b"=", b"=", b"1"]);
+        ask("SET", &[name, b"0", b"EX", b"1"]);
+        ask("EVALSHA", &[add, b"1", name, b"1"]);
+        ask("MGET", &[name]);
+    }
+    (questions, commands)
 }
 
 /// Whether all is answered, as it should be.
@@ -102,12 +84,12 @@ mod tests {
     use crate::config::SecretText;
 
     fn said(login: &Login) -> String {
-        String::from_utf8(Introduction::new(login, Some(b"gw:probe:1")).questions).unwrap()
+        String::from_utf8(introduction(login, Some(b"gw:probe:1")).0).unwrap()
     }
 
     /// The outcome of answers to all commands.
     fn after(login: &Login, probe: Option<&[u8]>, input: &[u8]) -> Result<bool, String> {
-        let read = answered(input, &Introduction::new(login, probe).commands, login.cluster);
+        let read = answered(input, &introduction(login, probe).1, login.cluster);
         read.map(|read| read.is_some()).map_err(|failure| failure.to_string())
     }
 
@@ -157,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_node_that_may_have_no_slot_only_learns_the_scripts() {
-        let said = String::from_utf8(Introduction::new(&Login::default(), None).questions).unwrap();
+        let said = String::from_utf8(introduction(&Login::default(), None).0).unwrap();
         assert_eq!((said.matches("LOAD").count(), said.contains("MGET")), (3, false));
         assert_eq!(after(&Login::default(), None, &[HELLO, LEARNED].concat()), Ok(true));
     }

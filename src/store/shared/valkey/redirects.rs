@@ -129,7 +129,7 @@ async fn follow(
         for Redirected { to, command, .. } in &theirs {
             let is_moving = to.as_ref().is_some_and(|to| to.is_moving);
             if is_moving {
-                frames::write([b"ASKING"], &mut question);
+                frames::write(&[b"ASKING"], &mut question);
             }
             question.extend_from_slice(command);
             announced.push(is_moving);

@@ -1,7 +1,7 @@
 //! Where a primary is, as its sentinels say.
 //!
 //! All sentinels are asked at once, for each connection. One that was cut off from the others may still name the primary before
-//! the last failover, so the address that most of them name is taken, once the answers to come cannot change that.
+//! the last failover, so the address that most of them name is taken: once more than half do, or all have answered.
 //!
 //! Source: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
@@ -30,37 +30,30 @@ pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
     let mut asked = JoinSet::new();
     for sentinel in login.sentinels.clone() {
         let (name, tls) = (name.to_owned(), login.tls.clone());
-        asked.spawn(async move { timeout(TIMEOUT, ask(&sentinel, &name, tls.as_deref())).await });
+        let answer = async move { ask(&sentinel, &name, tls.as_deref()).await };
+        asked.spawn(async { timeout(TIMEOUT, answer).await.unwrap_or(Err(LinkFailure::Silent)) });
     }
     let (mut votes, mut last) = (BTreeMap::<String, usize>::new(), LinkFailure::Silent);
-    while let Some(answer) = asked.join_next().await {
+    while let Some(Ok(answer)) = asked.join_next().await {
         match answer {
-            Ok(Ok(Ok(address))) => *votes.entry(address).or_default() += 1,
-            Ok(Ok(Err(failure))) => last = failure,
-            // It took too long.
-            Ok(Err(_)) | Err(_) => {}
-        }
-        if let Some(elected) = elected(&votes, asked.len()) {
-            return Ok(elected.to_owned());
+            Ok(address) => {
+                let own = votes.entry(address.clone()).or_default();
+                *own += 1;
+                if 2 * *own > login.sentinels.len() {
+                    return Ok(address);
+                }
+            }
+            Err(failure) => last = failure,
         }
     }
-    // Each of two addresses has half of the votes, or there are none.
-    match votes.into_keys().next() {
-        Some(address) => Ok(address),
-        None => Err(io::Error::other(format!("no sentinel knows where \"{name}\" is: {last}"))),
-    }
-}
-
-/// The address with the most votes, if so many `open` ones cannot change that.
-fn elected(votes: &BTreeMap<String, usize>, open: usize) -> Option<&str> {
-    let (first, most) = votes.iter().max_by_key(|(_, votes)| **votes)?;
-    let next = votes.iter().filter(|(address, _)| *address != first).map(|(_, votes)| *votes).max();
-    (*most > next.unwrap_or(0) + open).then_some(first)
+    let elected = votes.into_iter().max_by_key(|(_, votes)| *votes);
+    let unknown = || io::Error::other(format!("no sentinel knows where \"{name}\" is: {last}"));
+    elected.map(|(address, _)| address).ok_or_else(unknown)
 }
 
 async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<String, LinkFailure> {
     let mut question = Vec::new();
-    frames::write([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()], &mut question);
+    frames::write(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()], &mut question);
     Socket::connect(sentinel, tls).await?.ask(question, address).await
 }
 
@@ -68,8 +61,7 @@ async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<St
 fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     // Null, as the second version of the protocol writes it.
     if input.starts_with(b"*-") {
-        let unknown = || LinkFailure::Failed("it has no primary of this name".to_owned());
-        return if input.ends_with(b"\n") { Err(unknown()) } else { Ok(None) };
+        return Err(LinkFailure::Failed("it has no primary of this name".to_owned()));
     }
     let Some((answer, _)) = frame(input, 0)? else { return Ok(None) };
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
@@ -95,26 +87,10 @@ mod tests {
         }
         assert_eq!(read(input), Ok(Some("10.0.0.1:6379".to_owned())));
         assert_eq!(read(b"*2\r\n$3\r\n::1\r\n$1\r\n7\r\n"), Ok(Some("[::1]:7".to_owned())));
-        assert_eq!(read(b"*-1"), Ok(None));
         assert!(read(b"*-1\r\n").unwrap_err().contains("no primary"));
         assert!(read(b"-NOAUTH no\r\n").unwrap_err().contains("NOAUTH no"));
         for garbage in [&b"*1\r\n+a\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n+1\r\n", b"HTTP/1.1 400\r\n"] {
             assert!(read(garbage).is_err());
         }
-    }
-
-    #[test]
-    fn most_sentinels_decide_once_the_others_cannot() {
-        let elected = |votes: &[(&str, usize)], open| {
-            elected(&votes.iter().map(|(address, votes)| ((*address).to_owned(), *votes)).collect(), open)
-                .map(str::to_owned)
-        };
-        assert_eq!(elected(&[], 0), None);
-        assert_eq!(elected(&[("a", 1)], 0).as_deref(), Some("a"));
-        assert_eq!(elected(&[("a", 1)], 1), None);
-        assert_eq!(elected(&[("a", 2)], 1).as_deref(), Some("a"));
-        assert_eq!(elected(&[("a", 1), ("b", 2)], 1), None);
-        assert_eq!(elected(&[("a", 1), ("b", 3)], 1).as_deref(), Some("b"));
-        assert_eq!(elected(&[("a", 1), ("b", 1)], 0), None);
     }
 }
