@@ -53,7 +53,7 @@ pub struct Socket {
     output: Vec<u8>,
     written: usize,
     input: BytesMut,
-    redirects: Option<Box<dyn Redirects>>,
+    pub(super) redirects: Option<Box<dyn Redirects>>,
     /// Whether it has begun to follow redirections among what was read.
     is_redirected: bool,
 }
@@ -91,11 +91,6 @@ impl Socket {
         let stream = connect(address, tls).await?;
         let (output, input) = (Vec::new(), BytesMut::with_capacity(INPUT));
         Ok(Self { stream, output, written: 0, input, redirects: None, is_redirected: false })
-    }
-
-    /// From now on it follows redirections.
-    pub(super) fn following(self, redirects: Option<Box<dyn Redirects>>) -> Self {
-        Self { redirects, ..self }
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.

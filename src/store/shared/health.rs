@@ -45,11 +45,11 @@ pub struct Health {
     pub name: &'static str,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Server {
     pub address: String,
-    /// True before the first attempt to connect.
-    up: AtomicBool,
+    /// False before the first attempt to connect.
+    down: AtomicBool,
     /// Whether it has ever answered.
     was_up: AtomicBool,
     /// If it has never answered: why it refused the gateway at the last attempt to connect, if it did.
@@ -61,18 +61,11 @@ pub struct Server {
 
 impl Server {
     pub(super) fn new(address: String) -> Arc<Self> {
-        Arc::new(Self {
-            address,
-            up: AtomicBool::new(true),
-            refusal: Mutex::default(),
-            was_up: AtomicBool::new(false),
-            skew: AtomicI64::new(0),
-            evictions: AtomicU64::new(0),
-        })
+        Arc::new(Self { address, ..Self::default() })
     }
 
     pub fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed)
+        !self.down.load(Ordering::Relaxed)
     }
 
     /// How many seconds its clock was ahead of ours at the last statistics.
@@ -141,20 +134,19 @@ impl Health {
     }
 
     pub(super) fn up(&self, server: &Server) {
-        let Server { address, up, refusal, was_up, .. } = server;
+        let Server { address, down, refusal, was_up, .. } = server;
         *refusal.lock() = None;
         was_up.store(true, Ordering::Relaxed);
-        if !up.swap(true, Ordering::Relaxed) {
+        if down.swap(false, Ordering::Relaxed) {
             tracing::info!(server = address, "{} is back", self.name);
         }
     }
 
     pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
-        let Server { up, was_up, refusal, .. } = server;
-        let is_refusal = matches!(failure, LinkFailure::Refused(_));
-        let is_refusal = is_refusal && !was_up.load(Ordering::Relaxed);
+        let Server { down, was_up, refusal, .. } = server;
+        let is_refusal = matches!(failure, LinkFailure::Refused(_)) && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
-        up.store(false, Ordering::Relaxed);
+        down.store(true, Ordering::Relaxed);
         self.failed(server, failure);
     }
 

@@ -61,8 +61,9 @@ impl Protocol for Valkey {
         let (login, server) = (self.login.clone(), server.to_owned());
         Box::pin(async move {
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, &login).await? };
-            let socket = greeting::open(&address, &login, probe.as_deref()).await?;
-            Ok(socket.following(follower))
+            let mut socket = greeting::open(&address, &login, probe.as_deref()).await?;
+            socket.redirects = follower;
+            Ok(socket)
         })
     }
 

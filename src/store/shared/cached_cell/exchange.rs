@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::reset::ResetOutcome;
 use super::settlement::is_leasable;
 use super::{CachedCell, ExchangeStage};
-use crate::store::shared::counters::{Change, CounterId, LearnedCount};
+use crate::store::shared::counters::{CounterId, LearnedCount};
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
 use crate::store::shared::targets::{CellAnswer, Target, Targets};
 use crate::store::shared::versioned::StateWriting;
@@ -51,12 +51,12 @@ impl CachedCell {
         // Counters that have left the window are not read, so they would stay unacknowledged for ever.
         counters.retain(|id| cell.count(id.rate, id.bucket).is_some());
         let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
-        counters.send(|id, amount, change| {
+        counters.send(|id, amount, is_new| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(id.rate, id.bucket).unwrap_or(0);
-            let amount = if change == Change::Create { amount.max(0) } else { amount };
+            let amount = if is_new { amount.max(0) } else { amount };
             // A counter that should be there is not created, so that its loss is noticed.
-            let created = u64::try_from(amount).ok().filter(|amount| change == Change::Create || count <= *amount);
+            let created = u64::try_from(amount).ok().filter(|amount| is_new || count <= *amount);
             let lifetime = || names.lifetime(id, *now);
             let initial = created.map(|amount| Initial { count: count.max(amount), lifetime: lifetime() });
             commands.add(&name, amount, initial, echo);

@@ -91,24 +91,14 @@ pub(super) fn host_and_port(host: &str, port: &str) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Who does a command instead of the node that was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Redirection {
-    pub(super) server: String,
-    /// Whether the slot is about to move there, and the command must be announced.
-    pub(super) is_moving: bool,
-}
-
-/// `None` if this error of `node` is no redirection.
-pub(super) fn redirection(error: &[u8], node: &str) -> Option<Redirection> {
+/// The server that does a command instead of this node; `None` if this error is no redirection.
+pub(super) fn redirection(error: &[u8], node: &str) -> Option<String> {
     let mut words = str::from_utf8(error).ok()?.split(' ');
-    let is_moving = match words.next()? {
-        "ASK" => true,
-        "MOVED" => false,
-        _ => return None,
-    };
+    if !matches!(words.next(), Some("ASK" | "MOVED")) {
+        return None;
+    }
     let (host, port) = words.nth(1)?.rsplit_once(':')?;
-    Some(Redirection { server: address(host, port, node), is_moving })
+    Some(address(host, port, node))
 }
 
 #[cfg(test)]
@@ -144,11 +134,11 @@ mod tests {
     #[test]
     fn redirections_name_a_server() {
         let read = |error: &str| redirection(error.as_bytes(), "[::1]:7000");
-        let to = |server: &str, is_moving| Some(Redirection { server: server.to_owned(), is_moving });
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381", false));
-        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381", true));
-        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381", false));
-        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381", false));
+        let to = |server: &str| Some(server.to_owned());
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381"));
+        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381"));
+        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381"));
+        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381"));
         for other in ["ERR MOVED 1 a:1", "MOVED", "MOVED 1", "MOVED 1 a", "CLUSTERDOWN The cluster is down"] {
             assert_eq!(read(other), None, "{other}");
         }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::super::connection::{Redirects, Socket};
 use super::super::protocol::{Garbage, LinkFailure};
 use super::super::slots::SlotMap;
-use super::cluster::{Redirection, TIMEOUT, redirection};
+use super::cluster::{TIMEOUT, redirection};
 use super::frames::{self, Frame, frame};
 use super::greeting;
 use crate::config::Login;
@@ -45,7 +45,7 @@ type Followed = (BTreeMap<String, Socket>, Vec<Redirected>);
 /// A command that another node does.
 struct Redirected {
     /// `None` if it needs no further node, or that one cannot be connected to.
-    to: Option<Redirection>,
+    to: Option<String>,
     command: BytesMut,
     /// The place of its reply in the input.
     place: Range<usize>,
@@ -70,9 +70,7 @@ impl Follower {
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
             {
-                if !to.is_moving {
-                    self.slots.mark_stale();
-                }
+                self.slots.mark_stale();
                 redirected.push(Redirected { to: Some(to), command, place: at..next, reply: None });
             }
             at = next;
@@ -118,23 +116,23 @@ async fn follow(
     mut redirected: Vec<Redirected>,
 ) -> Result<Followed, LinkFailure> {
     for _ in 0..MOST {
-        let Some(server) = redirected.iter().find_map(|one| one.to.as_ref()).map(|to| to.server.clone()) else { break };
-        let is_theirs = |one: &&mut Redirected| one.to.as_ref().is_some_and(|to| to.server == server);
-        let theirs: Vec<_> = redirected.iter_mut().filter(is_theirs).collect();
-        let Some(mut socket) = connection(&mut others, &login, &server).await else {
+        let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
+        let theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
+        let socket = match others.remove(&server) {
+            Some(socket) => Ok(Ok(socket)),
+            None => timeout(TIMEOUT, greeting::open(&server, &login, None)).await,
+        };
+        let Ok(Ok(mut socket)) = socket else {
             theirs.into_iter().for_each(|one| one.to = None);
             continue;
         };
-        let (mut question, mut announced) = (Vec::new(), Vec::new());
-        for Redirected { to, command, .. } in &theirs {
-            let is_moving = to.as_ref().is_some_and(|to| to.is_moving);
-            if is_moving {
-                frames::write(&[b"ASKING"], &mut question);
-            }
-            question.extend_from_slice(command);
-            announced.push(is_moving);
+        let mut question = Vec::new();
+        for one in &theirs {
+            // Without it, a node refuses what it is about to get.
+            frames::write(&[b"ASKING"], &mut question);
+            question.extend_from_slice(&one.command);
         }
-        let answers = socket.ask(question, |input| Ok(replies(input, &announced, &server)?)).await?;
+        let answers = socket.ask(question, |input| Ok(replies(input, theirs.len(), &server)?)).await?;
         for (one, (reply, to)) in theirs.into_iter().zip(answers) {
             (one.reply, one.to) = (Some(reply), to);
         }
@@ -143,29 +141,16 @@ async fn follow(
     Ok((others, redirected))
 }
 
-/// `None` if the node cannot be connected to.
-async fn connection(others: &mut BTreeMap<String, Socket>, login: &Login, server: &str) -> Option<Socket> {
-    if let Some(socket) = others.remove(server) {
-        return Some(socket);
-    }
-    timeout(TIMEOUT, greeting::open(server, login, None)).await.ok()?.ok()
-}
-
-type Reply = (BytesMut, Option<Redirection>);
-
-/// The replies of a node to so many commands, without those to announcements, and where they redirect to; `None` while they are
-/// incomplete.
-fn replies(input: &[u8], announced: &[bool], node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
+/// The replies of a node to so many commands, and where they redirect to; `None` while they are incomplete. The answer to
+/// `ASKING` comes before each.
+fn replies(input: &[u8], commands: usize, node: &str) -> Result<Option<Vec<(BytesMut, Option<String>)>>, Garbage> {
     let (mut at, mut replies) = (0, Vec::new());
-    for is_announced in announced {
-        if *is_announced {
-            let Some((_, next)) = frame(input, at)? else { return Ok(None) };
-            at = next;
-        }
-        let Some((reply, next)) = frame(input, at)? else { return Ok(None) };
+    for _ in 0..commands {
+        let Some((_, begin)) = frame(input, at)? else { return Ok(None) };
+        let Some((reply, end)) = frame(input, begin)? else { return Ok(None) };
         let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
-        replies.push((BytesMut::from(&input[at..next]), to));
-        at = next;
+        replies.push((BytesMut::from(&input[begin..end]), to));
+        at = end;
     }
     Ok(Some(replies))
 }
