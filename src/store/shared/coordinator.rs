@@ -105,7 +105,8 @@ impl Coordinator {
     /// When [`Self::on_timer`] must be called next.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
+        let lease = self.leases.front().map(|(until, _)| *until);
+        self.waiting.deadline().into_iter().chain(sweep).chain(lease).min()
     }
 
     pub(super) fn is_busy(&self) -> bool {

@@ -140,22 +140,22 @@ impl Driver {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         loop {
-            let known = slots.parts().into_iter().map(|part| part.server);
+            let known = slots.parts.lock().clone().into_iter().map(|part| part.server);
             let asked: BTreeSet<_> = nodes.iter().cloned().chain(known).collect();
             let found = protocol.find_slots(asked.into_iter().collect()).await;
             match found {
                 Ok(parts) => {
-                    slots.replace(parts.clone());
+                    *slots.parts.lock() = parts.clone();
                     self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
                     self.serve_all(protocol, &mut connections);
                 }
                 Err(failures) => {
                     self.apply(|engine| engine.lost_slots(&failures, Instant::now()));
-                    slots.mark_stale();
+                    slots.stale.notify_one();
                 }
             }
             sleep(NEXT_SLOTS).await;
-            slots.is_stale().await;
+            slots.stale.notified().await;
         }
     }
 

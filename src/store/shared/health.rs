@@ -167,7 +167,7 @@ pub(super) async fn watch(protocol: &dyn Protocol, health: &Health) {
             if let Ok(Some(Statistics { time, evictions })) =
                 timeout(TIMEOUT, protocol.statistics(&server.address)).await
             {
-                health.said(server, time.map_or(0, |time| skew(time, clock::now())), evictions);
+                health.said(server, skew(time, clock::now()), evictions);
             }
         }
         sleep(EVERY).await;

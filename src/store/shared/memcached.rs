@@ -41,7 +41,7 @@ impl Protocol for Memcached {
             let asked = spawn_blocking(|| Client::with_pool_size(url, 1)?.stats());
             let (_, told) = asked.await.ok()?.ok()?.pop()?;
             let number = |name: &str| told.get(name)?.parse::<u64>().ok();
-            Some(Statistics { time: number("time"), evictions: number("evictions").unwrap_or(0) })
+            Some(Statistics { time: number("time")?, evictions: number("evictions").unwrap_or(0) })
         })
     }
 }

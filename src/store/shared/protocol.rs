@@ -33,10 +33,10 @@ pub type Asking = Pin<Box<dyn Future<Output = Option<Statistics>> + Send>>;
 pub type Failure = (String, LinkFailure);
 pub type Finding = Pin<Box<dyn Future<Output = Result<Vec<Part>, Vec<Failure>>> + Send>>;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Statistics {
     /// The server's clock, in whole seconds since 1970.
-    pub time: Option<u64>,
+    pub time: u64,
     pub evictions: u64,
 }
 

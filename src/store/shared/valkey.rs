@@ -44,7 +44,7 @@ impl Valkey {
     fn probe(&self, node: &str) -> Option<Vec<u8>> {
         let name = |_| [self.prefix.as_bytes(), b":probe:", &hex::digits(fastrand::u64(..))].concat();
         let Some(slots) = &self.slots else { return Some(name(0)) };
-        let mut own = slots.parts();
+        let mut own = slots.parts.lock().clone();
         own.retain(|part| part.server == node);
         // Each slot is met once in so many names as there are slots.
         let tries = if own.is_empty() { 0 } else { 16 * SLOTS };
@@ -54,15 +54,12 @@ impl Valkey {
 
 impl Protocol for Valkey {
     fn open(&self, server: &str) -> Opening {
-        let follower = |slots: &Arc<SlotMap>| -> Box<dyn Redirects> {
-            Box::new(Follower::new(self.login.clone(), server.to_owned(), slots.clone()))
-        };
-        let (probe, follower) = (self.probe(server), self.slots.as_ref().map(follower));
-        let (login, server) = (self.login.clone(), server.to_owned());
+        let (probe, login, server) = (self.probe(server), self.login.clone(), server.to_owned());
+        let follower = self.slots.clone().map(|slots| Follower::new(login.clone(), server.clone(), slots));
         Box::pin(async move {
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, &login).await? };
             let mut socket = greeting::open(&address, &login, probe.as_deref()).await?;
-            socket.redirects = follower;
+            socket.redirects = follower.map(|follower| Box::new(follower) as Box<dyn Redirects>);
             Ok(socket)
         })
     }
@@ -95,7 +92,8 @@ fn statistics(input: &[u8]) -> Result<Option<Statistics>, LinkFailure> {
     let [Frame::Text(seconds), _] = &time[..] else { return Err(LinkFailure::Garbage) };
     let line = |line: &[u8]| line.strip_prefix(b"evicted_keys:").and_then(|count| digits(count.trim_ascii()));
     let evictions = input[told].split(|byte| *byte == b'\n').find_map(line);
-    Ok(Some(Statistics { time: digits(&input[seconds.clone()]), evictions: evictions.unwrap_or(0) }))
+    let time = digits(&input[seconds.clone()]).ok_or(LinkFailure::Garbage)?;
+    Ok(Some(Statistics { time, evictions: evictions.unwrap_or(0) }))
 }
 
 #[cfg(test)]
@@ -109,7 +107,7 @@ mod tests {
         let slots = valkey.slot_map().unwrap();
         assert_eq!(valkey.probe("a:1"), None);
         let part = |slots, server: &str| Part { slots, server: server.to_owned() };
-        slots.replace(vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")]);
+        *slots.parts.lock() = vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")];
         for _ in 0..20 {
             assert_eq!(slot_of(&valkey.probe("b:1").unwrap()), 16_381);
         }
@@ -127,7 +125,7 @@ mod tests {
             assert!(read(&input[..cut]).unwrap().is_none(), "{cut}");
         }
         let Statistics { time, evictions } = read(&input).unwrap().unwrap();
-        assert_eq!((time, evictions), (Some(1_795_809_528), 12));
+        assert_eq!((time, evictions), (1_795_809_528, 12));
         for refused in ["-NOPERM no\r\n-NOPERM no\r\n", "*1\r\n:1\r\n+x\r\n"] {
             assert!(read(refused.as_bytes()).is_err());
         }

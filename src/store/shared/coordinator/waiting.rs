@@ -79,7 +79,9 @@ impl Coordinator {
     }
 
     pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
-        while let Some(decision) = self.waiting.take_overdue(now) {
+        while self.waiting.deadline().is_some_and(|deadline| deadline <= now)
+            && let Some(decision) = self.waiting.take(self.waiting.first)
+        {
             match self.on_error {
                 OnError::Local => self.decide_from_memory(decision),
                 OnError::Allow | OnError::Reject => self.dismiss(decision),
@@ -144,11 +146,6 @@ impl DecisionQueue {
 
     pub(super) fn take(&mut self, number: u64) -> Option<Box<PendingDecision>> {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
-    }
-
-    fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
-        self.deadline().filter(|deadline| *deadline <= now)?;
-        self.take(self.first)
     }
 
     pub(super) fn deadline(&mut self) -> Option<Instant> {

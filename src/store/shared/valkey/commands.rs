@@ -58,21 +58,19 @@ impl Commands for FrameCommands {
     }
 
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
-        match condition {
-            Condition::Missing => self.begin(b"SET", name, 6, Expected::Stored),
-            Condition::Always => self.begin(b"SET", name, 5, Expected::Stored),
-            Condition::Version(version) => {
-                self.call(&REPLACE, name, 3, Expected::Replaced);
-                frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
-            }
-        }
         let (version, number) = (fastrand::u64(..).to_be_bytes(), number.to_be_bytes());
-        frames::word_of([&[MARK], &version, &number, value], &mut self.writes);
-        match condition {
-            Condition::Version(_) => self.lifetime(lifetime),
-            Condition::Missing | Condition::Always => self.expiry(lifetime),
+        let value = [&[MARK], &version[..], &number, value];
+        if let Condition::Version(version) = condition {
+            self.call(&REPLACE, name, 3, Expected::Replaced);
+            frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
+            frames::word_of(value, &mut self.writes);
+            return self.lifetime(lifetime);
         }
-        if condition == Condition::Missing {
+        let is_first = condition == Condition::Missing;
+        self.begin(b"SET", name, if is_first { 6 } else { 5 }, Expected::Stored);
+        frames::word_of(value, &mut self.writes);
+        self.expiry(lifetime);
+        if is_first {
             frames::word(b"NX", &mut self.writes);
         }
     }

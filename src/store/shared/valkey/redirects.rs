@@ -70,7 +70,7 @@ impl Follower {
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
             {
-                self.slots.mark_stale();
+                self.slots.stale.notify_one();
                 redirected.push(Redirected { to: Some(to), command, place: at..next, reply: None });
             }
             at = next;

@@ -33,10 +33,9 @@ pub(super) struct FrameReader {
     reads: usize,
     /// How many items each command reads.
     reads_each: usize,
-    /// Whether a read is answered by an error, and whether each is.
-    is_refused: bool,
-    is_all_refused: bool,
     items: Vec<Option<Place>>,
+    /// How many items could not be read, because of an error.
+    unread: usize,
     /// The place of the first message, and whether any of them is about the server.
     failure: Option<Range<usize>>,
     is_of_server: bool,
@@ -47,7 +46,7 @@ impl FrameReader {
     /// One command reads `reads_each` items.
     pub(super) fn new(expected: Vec<Expected>, reads: usize, reads_each: usize) -> Self {
         let (written, items) = (Vec::with_capacity(expected.len()), Vec::with_capacity(reads));
-        Self { expected, written, reads, reads_each, is_all_refused: true, items, ..Self::default() }
+        Self { expected, written, reads, reads_each, items, ..Self::default() }
     }
 
     fn fail(&mut self, place: Range<usize>, input: &[u8]) {
@@ -74,7 +73,6 @@ impl FrameReader {
         }
         match frame {
             Frame::Several(items) if items.len() == self.reads_each => {
-                self.is_all_refused = false;
                 for frame in items {
                     self.items.push(match frame {
                         Frame::Text(place) => Some(item(place, input)),
@@ -85,7 +83,7 @@ impl FrameReader {
             }
             Frame::Error(place) => {
                 self.fail(place, input);
-                self.is_refused = true;
+                self.unread += self.reads_each;
                 self.items.resize(self.items.len() + self.reads_each, None);
             }
             _ => return Err(Garbage),
@@ -105,13 +103,13 @@ impl Reader for FrameReader {
     }
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, items, is_refused, is_all_refused, is_of_server, failure, .. } = self;
-        let is_all = *is_all_refused && written.iter().all(|written| *written == Written::Failed);
+        let Self { written, reads, items, unread, is_of_server, failure, .. } = self;
+        let is_all = unread == reads && written.iter().all(|written| *written == Written::Failed);
         Replies {
             written,
             items,
             input,
-            is_read: !is_refused,
+            is_read: *unread == 0,
             is_failure: failure.is_some() && (is_all || *is_of_server),
             failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
         }
