@@ -233,8 +233,10 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             memory(&section)
         }
         Some(software) => {
-            let is_valkey = software == Software::Valkey;
-            let login = is_valkey.then(|| login::read(&section, password, system)).unwrap_or_default();
+            let login = match software {
+                Software::Memcached => Login::default(),
+                Software::Valkey => login::read(&section, password, system),
+            };
             Store::Shared(shared(&section, software, login))
         }
     };

@@ -145,7 +145,7 @@ impl Driver {
             let found = protocol.find_slots(asked.into_iter().collect()).await;
             match found {
                 Ok(parts) => {
-                    *slots.parts.lock() = parts.clone();
+                    slots.parts.lock().clone_from(&parts);
                     self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
                     self.serve_all(protocol, &mut connections);
                 }

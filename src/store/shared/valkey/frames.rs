@@ -71,11 +71,16 @@ pub(super) fn write(words: &[&[u8]], out: &mut Vec<u8>) {
 /// # Errors
 /// When the bytes are no frame.
 pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
-    nested(input, at, DEEPEST)
+    nested(input, at, DEEPEST, true)
 }
 
-/// Inside of it, frames may be so `deep`.
-fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+/// Like [`frame`], but as if several had none inside.
+pub(super) fn outer(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+    nested(input, at, DEEPEST, false)
+}
+
+/// Inside of it, frames may be so `deep`, and are kept or not.
+fn nested(input: &[u8], at: usize, deep: usize, keeps: bool) -> Result<Option<(Frame, usize)>, Garbage> {
     let rest = input.get(at..).ok_or(Garbage)?;
     let kind = match rest.first() {
         None => return Ok(None),
@@ -103,8 +108,8 @@ fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>
             let count = number.checked_mul(each).filter(|_| deep > 0).ok_or(Garbage)?;
             let mut frames = Vec::new();
             for _ in 0..count {
-                let Some((frame, after)) = nested(input, next, deep - 1)? else { return Ok(None) };
-                frames.push(frame);
+                let Some((frame, after)) = nested(input, next, deep - 1, keeps)? else { return Ok(None) };
+                frames.extend(keeps.then_some(frame));
                 next = after;
             }
             Frame::Several(frames)
@@ -134,7 +139,7 @@ fn rare(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
 }
 
 /// The number in the first line, behind its kind, and where the next line begins; `None` while the line is incomplete.
-fn counted(rest: &[u8]) -> Result<Option<(u64, usize)>, Garbage> {
+pub(super) fn counted(rest: &[u8]) -> Result<Option<(u64, usize)>, Garbage> {
     let mut number = 0_u64;
     for (at, byte) in rest.iter().enumerate().skip(1) {
         number = match (byte, rest.get(at + 1)) {

@@ -19,7 +19,7 @@ use super::super::connection::{Redirects, Socket};
 use super::super::protocol::{Garbage, LinkFailure};
 use super::super::slots::SlotMap;
 use super::cluster::{TIMEOUT, redirection};
-use super::frames::{self, Frame, frame};
+use super::frames::{self, Frame, outer};
 use super::greeting;
 use crate::config::Login;
 
@@ -63,9 +63,9 @@ impl Follower {
     fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
         let mut redirected = Vec::new();
         let mut at = input.len() - self.unseen;
-        while let Some((reply, next)) = frame(input, at)? {
+        while let Some((reply, next)) = outer(input, at)? {
             // The node sends what nobody has asked for, if there is no command.
-            let (_, length) = frame(&self.sent, 0)?.ok_or(Garbage)?;
+            let (_, length) = outer(&self.sent, 0)?.ok_or(Garbage)?;
             let command = self.sent.split_to(length);
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
@@ -141,13 +141,15 @@ async fn follow(
     Ok((others, redirected))
 }
 
+type Reply = (BytesMut, Option<String>);
+
 /// The replies of a node to so many commands, and where they redirect to; `None` while they are incomplete. The answer to
 /// `ASKING` comes before each.
-fn replies(input: &[u8], commands: usize, node: &str) -> Result<Option<Vec<(BytesMut, Option<String>)>>, Garbage> {
+fn replies(input: &[u8], commands: usize, node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
     let (mut at, mut replies) = (0, Vec::new());
     for _ in 0..commands {
-        let Some((_, begin)) = frame(input, at)? else { return Ok(None) };
-        let Some((reply, end)) = frame(input, begin)? else { return Ok(None) };
+        let Some((_, begin)) = outer(input, at)? else { return Ok(None) };
+        let Some((reply, end)) = outer(input, begin)? else { return Ok(None) };
         let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
         replies.push((BytesMut::from(&input[begin..end]), to));
         at = end;
