@@ -81,7 +81,7 @@ pub use route::{
 pub use schema::schema;
 pub use secret::SecretText;
 pub use server::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, Server, Shed};
-pub use store::{Login, OnError, Share, SharedStore, Software, Store, StoreType};
+pub use store::{Login, OnError, Share, SharedStore, Software, Store};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};
 pub use upstream::{

@@ -92,7 +92,7 @@ pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 /// the store may stop at a refusal. A limit that only stands in for others has no verdict.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Reply {
     pub verdicts: Verdicts,
     /// What the pools say that were asked to stand in for limits without room.
@@ -183,10 +183,7 @@ impl Store {
 
     /// What runs on its servers, in lower case; `"memory"` without servers.
     pub fn name(&self) -> &'static str {
-        match &self.counters {
-            Counters::Memory(_) => "memory",
-            Counters::Shared(shared) => shared.health().name,
-        }
+        self.shared().map_or("memory", |shared| shared.health().name)
     }
 
     /// The moment as of which to decide, if the caller read the clock at `read`.
@@ -280,27 +277,22 @@ impl Store {
 
     /// Runs the store's background work on this worker until the store is closed; `None` if there is none.
     pub fn carry(&self, worker: usize) -> Option<impl Future<Output = ()> + use<>> {
-        match &self.counters {
-            Counters::Memory(_) => None,
-            Counters::Shared(shared) => Some(shared.carry(worker)),
-        }
+        self.shared().map(|shared| shared.carry(worker))
     }
 
     /// To be called after the last request. Dropping the store does the same.
     pub fn close(&self) {
-        match &self.counters {
-            Counters::Memory(_) => {}
-            Counters::Shared(shared) => shared.close(),
-        }
+        self.shared().into_iter().for_each(Shared::close);
     }
 
     /// Completes when the store is closed and all admissions are counted where other gateways see them, or cannot be in time;
     /// `None` for the memory store.
     pub fn ended(&self) -> Option<impl Future<Output = ()> + use<>> {
-        match &self.counters {
-            Counters::Memory(_) => None,
-            Counters::Shared(shared) => Some(shared.ended()),
-        }
+        self.shared().map(Shared::ended)
+    }
+
+    fn shared(&self) -> Option<&Shared> {
+        if let Counters::Shared(shared) = &self.counters { Some(shared) } else { None }
     }
 }
 

@@ -36,19 +36,15 @@ fn plan(gateways: usize, rate: Rate) -> Plan {
 }
 
 /// All promises, for `gateways` gateways that share servers of this kind.
-pub(crate) fn all(software: &Software, gateways: usize, seed: u64) -> Vec<Bound> {
+pub(crate) fn all(software: Software, gateways: usize, seed: u64) -> Vec<Bound> {
     let rate = || exactly("200/s");
     let fixed = || "200/s".parse::<Rate>().unwrap().with_strategy(gateway::limit::Strategy::FixedWindow).unwrap();
     let strict = |gateways| Plan { strict: true, ..plan(gateways, rate()) };
     let count = gateways as u64;
     let cut = gateways / 2;
     let outage = || SECOND..SECOND * 2;
-    let bound = |name, plan: Plan, times| Bound {
-        name,
-        plan: Plan { software: software.clone(), seed, ..plan },
-        times,
-        shorter: Duration::ZERO,
-    };
+    let bound =
+        |name, plan: Plan, times| Bound { name, plan: Plan { software, seed, ..plan }, times, shorter: Duration::ZERO };
     let delayed = |name, plan: Plan, times| Bound { shorter: plan.timeout, ..bound(name, plan, times) };
     let far = |plan: Plan| Plan { network: network::FAR, timeout: network::FAR.timeout(), ..plan };
     let half_far = |plan: Plan| Plan { far: (gateways / 2, network::FAR), timeout: network::FAR.timeout(), ..plan };

@@ -49,9 +49,9 @@ struct Thread {
 }
 
 impl Host {
-    pub(crate) fn new(software: &Software, threads: usize) -> Self {
+    pub(crate) fn new(software: Software, threads: usize) -> Self {
         let server = Server::new(software);
-        Self { software: software.clone(), server, threads: (0..threads).map(|_| Thread::default()).collect() }
+        Self { software, server, threads: (0..threads).map(|_| Thread::default()).collect() }
     }
 
     /// The thread that serves the connections of a gateway.
@@ -60,7 +60,7 @@ impl Host {
     }
 
     pub(crate) fn restart(&mut self) {
-        self.server = Server::new(&self.software);
+        self.server = Server::new(self.software);
     }
 
     pub(crate) fn arrive(&mut self, connection: Connection, commands: Vec<u8>) {
@@ -87,10 +87,10 @@ impl Host {
 }
 
 impl Server {
-    fn new(software: &Software) -> Self {
+    fn new(software: Software) -> Self {
         match software {
             Software::Memcached => Self::Memcached(Memcached::default()),
-            Software::Valkey(_) => Self::Valkey(Valkey::new(script_digests())),
+            Software::Valkey => Self::Valkey(Valkey::new(script_digests())),
         }
     }
 

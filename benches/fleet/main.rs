@@ -54,7 +54,7 @@ use hot::Hot;
 fn print_bounds(gateways: usize, seed: u64) {
     println!("\n## What is promised, with up to {gateways} gateways and `200/s`, for each key\n");
     println!("| | the most in a window | promised at most |\n|---|---|---|");
-    for bound in bounds::all(&Software::Memcached, gateways, seed) {
+    for bound in bounds::all(Software::Memcached, gateways, seed) {
         let name = bound.name;
         let bounds::Held { most, bound } = bound.check();
         println!("| {name} | {most} | {bound} |");

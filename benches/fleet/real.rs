@@ -51,6 +51,7 @@ pub(crate) fn run(task: &Task) {
         timeout: TIMEOUT,
         on_error: OnError::Local,
         strict: task.strict,
+        login: config::Login::default(),
     };
     let store = Rc::new(Shared::start(&config, 1).unwrap());
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();

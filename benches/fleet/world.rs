@@ -107,7 +107,7 @@ impl Fleet {
             limit: Arc::new(Limit::new("limit", &plan.rates)),
             keys: (0..keys).map(|key| Fingerprint::of(&key.to_be_bytes())).collect(),
             gateways,
-            hosts: (0..servers).map(|_| Host::new(&plan.software, plan.threads)).collect(),
+            hosts: (0..servers).map(|_| Host::new(plan.software, plan.threads)).collect(),
             queue: BinaryHeap::new(),
             scheduled: 0,
             now: Duration::ZERO,
@@ -343,12 +343,13 @@ impl Fleet {
 impl Gateway {
     fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
         let config = config::SharedStore {
-            software: plan.software.clone(),
+            software: plan.software,
             servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
             prefix: "gw".to_owned(),
             timeout: plan.timeout,
             on_error: plan.on_error,
             strict: plan.strict,
+            login: config::Login::default(),
         };
         // The clocks are spread evenly over `skew`.
         let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();

@@ -160,10 +160,10 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
         }
         Store::Shared(shared) => {
             writeln!(f, "  {} at {}", shared.software.word(), shared.servers.join(", "))?;
-            if let sentinels @ [_, ..] = shared.software.sentinels() {
+            if let sentinels @ [_, ..] = &shared.login.sentinels[..] {
                 writeln!(f, "  the sentinels {} know its address", sentinels.join(", "))?;
             }
-            if shared.software.is_cluster() {
+            if shared.login.cluster {
                 writeln!(f, "  they are nodes of a cluster, and say where the others are")?;
             }
             let away = match shared.on_error {

@@ -122,7 +122,7 @@ fn store(view: &View) -> Option<StoreNumbers> {
             let numbers = shared_store(shared.health());
             Some(match config.software {
                 Software::Memcached => StoreNumbers::Memcached(numbers),
-                Software::Valkey(_) => StoreNumbers::Valkey(numbers),
+                Software::Valkey => StoreNumbers::Valkey(numbers),
             })
         }
         // A reload is changing the store.

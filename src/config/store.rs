@@ -45,36 +45,32 @@ pub enum Share {
 }
 
 impl Store {
+    /// `None` for memory.
+    fn shared(&self) -> Option<&SharedStore> {
+        match self {
+            Self::Memory { .. } => None,
+            Self::Shared(shared) => Some(shared),
+        }
+    }
+
     /// What happens to a request if the store does not answer. Memory always answers.
     pub fn on_error(&self) -> OnError {
-        match self {
-            Self::Memory { .. } => OnError::Allow,
-            Self::Shared(shared) => shared.on_error,
-        }
+        self.shared().map_or(OnError::Allow, |shared| shared.on_error)
     }
 
     /// As `type` names it.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Memory { .. } => "memory",
-            Self::Shared(shared) => shared.software.word(),
-        }
+        self.shared().map_or("memory", |shared| shared.software.word())
     }
 
     /// What limits do after a change to this store.
     pub fn first_counts(&self) -> &'static str {
-        match self {
-            Self::Memory { .. } => "begin at 0",
-            Self::Shared(_) => "continue with what it has counted",
-        }
+        self.shared().map_or("begin at 0", |_| "continue with what it has counted")
     }
 
     /// Which gateways share the limits, if each has its own counters.
     pub fn share(&self) -> Option<&Share> {
-        match self {
-            Self::Memory { share, .. } => share.as_ref(),
-            Self::Shared(_) => None,
-        }
+        if let Self::Memory { share, .. } = self { share.as_ref() } else { None }
     }
 
     /// How many gateways share the limits, as far as the file alone says; at least 1.
@@ -87,11 +83,7 @@ impl Store {
 
     /// Whether both keep their counters in the same place, so that one store can serve both.
     pub fn is_same_place(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Memory { .. }, Self::Memory { .. }) => true,
-            (Self::Shared(shared), Self::Shared(other)) => shared == other,
-            (Self::Memory { .. }, Self::Shared(_)) | (Self::Shared(_), Self::Memory { .. }) => false,
-        }
+        self.shared() == other.shared()
     }
 }
 
@@ -107,63 +99,37 @@ pub struct SharedStore {
     pub on_error: OnError,
     /// Whether an admission waits until the server has confirmed it.
     pub strict: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreType {
-    Memory,
-    Memcached,
-    Valkey,
+    /// The default one for servers that know no users.
+    pub login: Login,
 }
 
 /// What the servers of a shared store run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Software {
     Memcached,
     /// Valkey or Redis.
-    Valkey(Login),
+    Valkey,
 }
 
 impl Software {
     /// As users know it.
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Memcached => "Memcached",
-            Self::Valkey(_) => "Valkey",
+            Self::Valkey => "Valkey",
         }
-    }
-
-    /// The port of servers for which none is given.
-    pub fn port(&self) -> u16 {
-        match self {
-            Self::Memcached => 11_211,
-            Self::Valkey(_) => 6379,
-        }
-    }
-
-    /// Those that know where the only server is; empty if it has an address itself.
-    pub fn sentinels(&self) -> &[String] {
-        match self {
-            Self::Memcached => &[],
-            Self::Valkey(login) => &login.sentinels,
-        }
-    }
-
-    /// Whether the servers are nodes of a cluster, and know those that are not listed.
-    pub fn is_cluster(&self) -> bool {
-        matches!(self, Self::Valkey(login) if login.cluster)
-    }
-
-    /// Whether a server may be a cluster, which keeps together the keys that have the same text in braces.
-    pub fn has_slots(&self) -> bool {
-        matches!(self, Self::Valkey(_))
     }
 
     /// As `type` spells it.
-    pub fn word(&self) -> &'static str {
+    pub fn word(self) -> &'static str {
+        keys::r#type.word(Some(self))
+    }
+
+    /// The port of servers for which none is given.
+    fn port(self) -> u16 {
         match self {
-            Self::Memcached => "memcached",
-            Self::Valkey(_) => "valkey",
+            Self::Memcached => 11_211,
+            Self::Valkey => 6379,
         }
     }
 }
@@ -183,9 +149,9 @@ tables! {
     keys {
         /// Keeps counters in this process, or on servers of Memcached (docs/memcached.md) or of Valkey or Redis
         /// (docs/stores.md), where any number of gateways share them.
-        r#type: StoreType = words(&[
-            ("memory", StoreType::Memory), ("memcached", StoreType::Memcached), ("valkey", StoreType::Valkey),
-            ("redis", StoreType::Valkey),
+        r#type: Option<Software> = words(&[
+            ("memory", None), ("memcached", Some(Software::Memcached)), ("valkey", Some(Software::Valkey)),
+            ("redis", Some(Software::Valkey)),
         ]), "memory";
         /// For `"memory"`: the maximum number of keys; the gateway drops the least recently used ones.
         max_keys: usize = number(1, 1_000_000_000).at_start(), 1_000_000;
@@ -242,7 +208,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         Some(_) => "remove it, or use that type".to_owned(),
         None => format!("add type = \"{word}\", or remove it"),
     };
-    if kind != StoreType::Valkey {
+    if kind != Some(Software::Valkey) {
         let of_valkey = [
             keys::username.name,
             keys::password.name,
@@ -255,7 +221,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
     }
     let store = match kind {
-        StoreType::Memory => {
+        None => {
             let of_shared =
                 [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
             let owner = "`type = \"memcached\"` and `type = \"valkey\"`";
@@ -266,8 +232,13 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             section.misplaced(&of_shared, owner, help);
             memory(&section)
         }
-        StoreType::Memcached => Store::Shared(shared(&section, Software::Memcached)),
-        StoreType::Valkey => Store::Shared(shared(&section, Software::Valkey(login::read(&section, password, system)))),
+        Some(software) => {
+            let login = match software {
+                Software::Memcached => Login::default(),
+                Software::Valkey => login::read(&section, password, system),
+            };
+            Store::Shared(shared(&section, software, login))
+        }
     };
     section.close();
     store
@@ -283,33 +254,28 @@ fn memory(section: &Section<'_>) -> Store {
     Store::Memory { max_keys, max_memory, snapshot, share }
 }
 
-fn shared(section: &Section<'_>, software: Software) -> SharedStore {
+fn shared(section: &Section<'_>, software: Software, login: Login) -> SharedStore {
     let name = software.name();
     let of_memory = [keys::max_keys.name, keys::max_memory.name, keys::snapshot.name];
     section.misplaced(&of_memory, "`type = \"memory\"`", &format!("remove it: {name} has its own memory"));
     let help = format!("remove it: gateways that use the same {name} count together");
     section.misplaced(&[keys::share.name], "`type = \"memory\"`", &help);
-    let servers = match &software {
-        Software::Valkey(login) if !login.cluster && section.field(&keys::sentinels).is_some() => {
-            login::primary(section)
-        }
-        software => {
-            let port = software.port();
-            let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
-            let why = match software.is_cluster() {
-                true => "any node knows the others",
-                false => "keys are spread evenly over the servers",
-            };
-            section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))
-        }
+    let servers = if software == Software::Valkey && !login.cluster && section.field(&keys::sentinels).is_some() {
+        login::primary(section)
+    } else {
+        let port = software.port();
+        let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
+        let why = if login.cluster { "any node knows the others" } else { "keys are spread evenly over the servers" };
+        section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))
     };
     SharedStore {
         servers: servers.unwrap_or_default(),
-        prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, &software))),
+        prefix: section.read_as(&keys::prefix, |field| field.parse(|text| prefix(text, software))),
         software,
         timeout: section.read(&keys::timeout),
         on_error: section.read(&keys::on_error),
         strict: section.read(&keys::strict),
+        login,
     }
 }
 
@@ -341,12 +307,12 @@ fn share(field: &Field<'_>) -> Option<Share> {
     })
 }
 
-fn prefix(text: &str, software: &Software) -> Result<String, Wrong> {
+fn prefix(text: &str, software: Software) -> Result<String, Wrong> {
     if !(1..=64).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
         return Err(Wrong::new("this is not a prefix for keys", help));
     }
-    if software.has_slots() && text.contains(['{', '}']) {
+    if software == Software::Valkey && text.contains(['{', '}']) {
         let help = "what is in braces decides in which slot of a cluster a key is";
         return Err(Wrong::new("a prefix for keys of Valkey has no braces", help));
     }

@@ -61,21 +61,19 @@ pub struct Shared {
     setup: Mutex<Option<Setup>>,
     /// Closed when the driver has ended.
     done: watch::Receiver<()>,
-    /// Dropping it ends the thread that asks servers for statistics.
-    _probing: std::sync::mpsc::Sender<()>,
 }
 
 /// What the servers of this store understand.
 fn protocol_of(config: &config::SharedStore) -> Arc<dyn Protocol> {
-    match &config.software {
+    match config.software {
         Software::Memcached => Arc::new(Memcached),
-        Software::Valkey(login) => Arc::new(Valkey::new(login.clone(), &config.prefix)),
+        Software::Valkey => Arc::new(Valkey::new(config.login.clone(), &config.prefix)),
     }
 }
 
 fn run(setup: Setup) {
-    // Only name lookups block; one that hangs must not delay those of other servers.
-    let threads = 2 * (setup.config.servers.len() + setup.config.software.sentinels().len());
+    // Only name lookups and statistics of Memcached block; one that hangs must not delay those of other servers.
+    let threads = 2 * (setup.config.servers.len() + setup.config.login.sentinels.len());
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {
@@ -83,7 +81,7 @@ fn run(setup: Setup) {
             // Unlike a drop, does not wait for name lookups.
             runtime.shutdown_background();
         }
-        Err(error) => tracing::error!(%error, "nothing talks to {}", setup.protocol.name()),
+        Err(error) => tracing::error!(%error, "nothing talks to {}", setup.config.software.word()),
     }
 }
 
@@ -177,10 +175,10 @@ struct Common {
 }
 
 impl Common {
-    fn new(config: &config::SharedStore, protocol: &dyn Protocol, workers: usize) -> Self {
+    fn new(config: &config::SharedStore, workers: usize) -> Self {
         Self {
             mailboxes: Arc::new(Mailboxes::new(workers)),
-            health: Arc::new(Health::new(&config.servers, workers, protocol.name())),
+            health: Arc::new(Health::new(&config.servers, workers, config.software.word())),
             refusals: Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX })),
             is_local: config.on_error == OnError::Local,
         }
@@ -217,21 +215,17 @@ impl Shared {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(config: &config::SharedStore, workers: usize) -> io::Result<Self> {
-        let protocol = protocol_of(config);
-        let common = Common::new(config, &*protocol, workers);
+        let common = Common::new(config, workers);
         let (done, is_done) = watch::channel(());
-        let setup = Setup { config: config.clone(), protocol: protocol.clone(), common: common.clone(), _done: done };
+        let (protocol, name) = (protocol_of(config), config.software.word());
+        let setup = Setup { config: config.clone(), protocol, common: common.clone(), _done: done };
         let setup = if workers == 1 {
             Some(setup)
         } else {
-            thread::Builder::new().name(protocol.name().to_owned()).spawn(|| run(setup))?;
+            thread::Builder::new().name(name.to_owned()).spawn(|| run(setup))?;
             None
         };
-        let (probing, end) = std::sync::mpsc::channel();
-        let probed = common.health.clone();
-        let name = format!("{}-watch", protocol.name());
-        thread::Builder::new().name(name).spawn(move || health::watch(&*protocol, &probed, &end))?;
-        Ok(Self { common, setup: Mutex::new(setup), done: is_done, _probing: probing })
+        Ok(Self { common, setup: Mutex::new(setup), done: is_done })
     }
 
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {

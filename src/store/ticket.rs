@@ -20,7 +20,7 @@ pub struct Ticket {
 }
 
 /// A charge that is settled later.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Reserved {
     pub(super) place: usize,
     pub(super) ticket: Ticket,

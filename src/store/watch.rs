@@ -53,17 +53,6 @@ impl fmt::Debug for Watch {
     }
 }
 
-impl PartialEq for Watch {
-    fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
-            (own, other) => own.is_none() && other.is_none(),
-        }
-    }
-}
-
-impl Eq for Watch {}
-
 impl ReachedRates {
     pub fn is_empty(&self) -> bool {
         self.0.is_none()

@@ -346,12 +346,13 @@ fn notes_are_kept_wherever_their_slot_is() {
     let servers = [dead, 0].map(|node| cluster.nodes[node].address.to_string()).to_vec();
     cluster.nodes[dead].kill();
     let notes = Notes::new(&SharedStore {
-        software: config::Software::Valkey(Login { cluster: true, ..Login::default() }),
+        software: config::Software::Valkey,
         servers,
         prefix: "gw".to_owned(),
         timeout: PATIENCE,
         on_error: OnError::Reject,
         strict: false,
+        login: Login { cluster: true, ..Login::default() },
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

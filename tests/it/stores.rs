@@ -54,6 +54,7 @@ impl Bench {
             timeout: Duration::from_secs(5),
             on_error,
             strict,
+            login: config::Login::default(),
         }))
     }
 

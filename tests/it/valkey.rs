@@ -95,10 +95,10 @@ fn a_wrong_password_is_told_at_the_start_and_shown_nowhere() {
 fn what_the_user_may_not_do_is_told_at_the_start() {
     let valkey = Valkey::start();
     for (user, rules, command) in [
-        ("no-scripts", &["~gw:*", "+@all", "-@scripting"][..], "EVAL"),
+        ("no-scripts", &["~gw:*", "+@all", "-@scripting"][..], "SCRIPT"),
         ("no-keys", &["~other:*", "+@all"], "SET"),
         ("no-reads", &["~gw:*", "+@all", "-mget"], "MGET"),
-        ("no-part-of-a-script", &["~gw:*", "+@all", "-append"], "EVAL"),
+        ("no-part-of-a-script", &["~gw:*", "+@all", "-append"], "EVALSHA"),
     ] {
         let user_rules = [&["ACL", "SETUSER", user, "on", ">p"], rules].concat();
         assert_eq!(valkey.ask(&user_rules), ["OK"]);

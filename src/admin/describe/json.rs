@@ -243,7 +243,8 @@ fn store(store: &Store, gateways: u64) -> Value {
                 "on_error": shared.on_error.word(),
                 "strict": shared.strict,
             });
-            if let Software::Valkey(login) = &shared.software {
+            if shared.software == Software::Valkey {
+                let login = &shared.login;
                 keys["username"] = json!(login.username);
                 keys["password"] = json!((!login.password.text().is_empty()).then_some(SECRET));
                 keys["database"] = json!(login.database);

@@ -256,7 +256,7 @@ mod tests {
         let cx = &mut Context::from_waker(Waker::noop());
         for total in 1..=total {
             let polled = growth.poll(cx, &mut limits, |_| Needed { total, step: 3 });
-            if polled != Poll::Ready(Ok(())) {
+            if !matches!(polled, Poll::Ready(Ok(()))) {
                 break;
             }
             growth.settle_spent(&mut limits[0].0, total.min(cost));

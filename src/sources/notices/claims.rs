@@ -23,8 +23,6 @@ const SPANS: [Duration; 4] =
     [Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400), MAX_WINDOW];
 /// Clocks of gateways differ a little.
 const LONGER: Duration = Duration::from_secs(10);
-/// Memcached takes a longer time for a moment.
-const LONGEST_NOTE: Duration = Duration::from_secs(30 * 86_400);
 /// The most notices that a gateway with a shared store remembers itself, and their most bytes.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
@@ -115,7 +113,7 @@ impl SharedClaims {
         if self.away_until.lock().is_some_and(|until| Instant::now() < until) {
             return true;
         }
-        let claimed = self.notes.claim(&subject(notice), "-", lasts.min(LONGEST_NOTE)).await;
+        let claimed = self.notes.claim(&subject(notice), "-", lasts).await;
         *self.away_until.lock() = claimed.is_err().then(|| Instant::now() + PAUSE);
         claimed.unwrap_or(true)
     }

@@ -18,17 +18,21 @@ use crate::store::reloads::Reloads;
 impl Memory {
     /// Changes nothing: the key is neither moved to the front nor migrated.
     pub fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> KeyUsage {
-        let (limit, mut cell) = self.with_cells(limit, key, |reloads, cells| {
-            if let Some(cell) = cells.find(limit) {
+        let (limit, mut cell) = self.with_cells(limit, key, |reloads, shards| {
+            let mut find = |limit: &Limit| {
+                let (shard, key) = self.place(limit, key);
+                Some(shards.of(shard)?.peek_mut(&key)?.cell.clone())
+            };
+            if let Some(cell) = find(limit) {
                 return (limit.clone(), cell);
             }
             if !reloads.is_in_use(limit, key) {
                 let mut successors = reloads.after(limit, key).map(|migration| &migration.to);
-                let counted = successors.find_map(|to| Some((to.clone(), cells.find(to)?)));
+                let counted = successors.find_map(|to| Some((to.clone(), find(to)?)));
                 return counted.unwrap_or_else(|| (limit.clone(), Cell::new(limit.rates(), now)));
             }
             let mut migrations = reloads.before(limit, key);
-            let migrated = migrations.find_map(|old| Some(limit.migrate(&old.from, cells.find(&old.from)?, old.at)));
+            let migrated = migrations.find_map(|old| Some(limit.migrate(&old.from, find(&old.from)?, old.at)));
             (limit.clone(), migrated.unwrap_or_else(|| Cell::new(limit.rates(), now)))
         });
         cell.advance(limit.rates(), now);
@@ -37,11 +41,12 @@ impl Memory {
 
     /// Forgets the counts of a key. Earlier reservations are not taken from what is counted afterwards.
     pub fn reset(&self, limit: &Arc<Limit>, key: Fingerprint) {
-        self.with_cells(limit, key, |reloads, cells| {
+        self.with_cells(limit, key, |reloads, shards| {
             for limit in related(reloads, limit, key) {
-                cells.remove(limit);
+                let (shard, key) = self.place(limit, key);
+                shards.of(shard).and_then(|shard| shard.remove(&key));
             }
-            for (_, shard) in &mut cells.shards.0 {
+            for (_, shard) in &mut shards.0 {
                 shard.report_to(&self.bytes);
             }
         });
@@ -51,15 +56,15 @@ impl Memory {
         &self,
         limit: &Arc<Limit>,
         key: Fingerprint,
-        act: impl FnOnce(&Reloads, &mut KeyCells<'_>) -> T,
+        act: impl FnOnce(&Reloads, &mut Locked<'_>) -> T,
     ) -> T {
         loop {
             let reloads = self.reloads.load();
             let places: SmallVec<[_; 4]> = related(&reloads, limit, key).map(|limit| self.place(limit, key)).collect();
-            let mut cells = KeyCells { memory: self, key, shards: Locked::take(&self.shards, &places) };
+            let mut shards = Locked::take(&self.shards, &places);
             // A reload before the locks may have led to a cell that is not locked.
             if Arc::ptr_eq(&reloads, &self.reloads.load()) {
-                return act(&reloads, &mut cells);
+                return act(&reloads, &mut shards);
             }
         }
     }
@@ -70,24 +75,4 @@ fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>, key: Fingerprint) ->
     let successors = reloads.after(limit, key).map(|migration| &migration.to);
     let counting = iter::once(limit).chain(successors);
     counting.flat_map(move |to| iter::once(to).chain(reloads.before(to, key).map(|migration| &migration.from)))
-}
-
-struct KeyCells<'a> {
-    memory: &'a Memory,
-    key: Fingerprint,
-    shards: Locked<'a>,
-}
-
-impl KeyCells<'_> {
-    fn find(&mut self, limit: &Limit) -> Option<Cell> {
-        let (shard, key) = self.memory.place(limit, self.key);
-        Some(self.shards.of(shard)?.peek_mut(&key)?.cell.clone())
-    }
-
-    fn remove(&mut self, limit: &Limit) {
-        let (shard, key) = self.memory.place(limit, self.key);
-        if let Some(shard) = self.shards.of(shard) {
-            shard.remove(&key);
-        }
-    }
 }

@@ -196,7 +196,7 @@ mod tests {
     use crate::base::metrics::Counter;
     use crate::limit::Limit;
     use crate::store::shared::memcached::Memcached;
-    use crate::store::shared::names::NameForm;
+    use crate::store::shared::names::AllNames;
     use crate::store::shared::protocol::Protocol;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -211,7 +211,7 @@ mod tests {
         fn new() -> Self {
             let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
             let limit = Arc::new(Limit::new("l", &["999/d".parse().unwrap()]));
-            Self { queue, cells: Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]), limit }
+            Self { queue, cells: Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]), limit }
         }
 
         fn cell(&mut self) -> CellPlace {

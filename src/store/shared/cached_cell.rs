@@ -245,13 +245,6 @@ impl CachedCell {
         self.versioned.iter_mut().for_each(|state| state.charge(cost, now));
     }
 
-    /// Charges a lease, of which nothing is admitted yet.
-    fn charge_apart(&mut self, limit: &Limit, cost: u64) {
-        let since_read = self.since_read;
-        self.charge(limit, self.now, cost);
-        self.since_read = since_read;
-    }
-
     /// Charges an ask, to the state that is kept as a whole only if it fits there; returns the number of that attempt.
     pub(super) fn attempt(&mut self, ask: &OwnedAsk, now: Time) -> Option<Number> {
         self.count(&ask.limit, now, ask.cost);

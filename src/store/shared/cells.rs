@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, ExchangeStage};
-use super::names::{AllNames, NameForm, Names};
+use super::names::{AllNames, Names};
 use super::slots::slot_of;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -51,8 +51,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(form: NameForm, servers: &[String]) -> Self {
-        let mut names = AllNames::new(form);
+    pub(super) fn new(mut names: AllNames, servers: &[String]) -> Self {
         Self {
             nobody: names.of(&Arc::new(Limit::new("", &[]))),
             free: Vec::new(),
@@ -254,7 +253,7 @@ mod tests {
 
     #[test]
     fn cells_of_limits_that_are_gone_are_forgotten() {
-        let mut cells = Cells::new(NameForm::plain("gw"), &["a:1".to_owned(), "b:2".to_owned()]);
+        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned(), "b:2".to_owned()]);
         let forgotten = Counter::default();
         let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
         let key = |key: u32| Fingerprint::of(&key.to_be_bytes());
@@ -297,7 +296,7 @@ mod tests {
     fn a_bucket_is_spent_by_the_lowest_rate_that_its_key_may_have() {
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
-        let (mut cells, forgotten) = (Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]), Counter::default());
+        let (mut cells, forgotten) = (Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]), Counter::default());
         cells.of(&fast, Fingerprint::of(b"k"), NOW, &forgotten).1.charge(&fast, NOW, 60);
         cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
         // The bucket is full again by its first rate, but perhaps not by the rate that its key has now.

@@ -1,4 +1,4 @@
-//! The connection to one server: it connects, greets, and passes bytes in both directions.
+//! The connection to one server: it connects, asks questions, and passes bytes in both directions.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,42 +14,51 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 use super::failure::LinkFailure;
-use super::protocol::{Greeting, Protocol, Redirects};
 use crate::config::UpstreamTls;
 
 /// The bytes that are read from a server at once: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
 
-/// The connection to one server. It alone owns the socket, connects, reads and writes.
+/// The longest answer to a question in bytes.
+const LONGEST_ANSWER: usize = 64 << 20;
+
+/// The connection to one server. It alone owns the socket, reads and writes.
 pub(super) enum Connection {
     Closed,
-    Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
+    Connecting(Opening),
     Open(Socket),
+}
+
+/// Connects to a server, and greets it.
+pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>> + Send>>;
+
+/// Sees what is sent to a server and what it replies. Where the server says that another one does a command, asks that one, and
+/// puts its reply in the place of the redirection.
+pub(super) trait Redirects: Send {
+    fn sent(&mut self, commands: &[u8]);
+    /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
+    /// were not there at the last call.
+    ///
+    /// # Errors
+    /// When another server has got commands and does not answer.
+    fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
 }
 
 /// The bytes of a connection, plain or encrypted.
 type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// A socket to a server that has answered the greeting.
-pub(super) struct Socket {
+pub struct Socket {
     stream: Stream,
     /// The bytes to be written, and how many of them have been.
     output: Vec<u8>,
     written: usize,
     input: BytesMut,
-    redirects: Option<Box<dyn Redirects>>,
+    pub(super) redirects: Option<Box<dyn Redirects>>,
     /// Whether it has begun to follow redirections among what was read.
     is_redirected: bool,
 }
 
 impl Connection {
-    /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
-    pub(super) fn open(server: String, protocol: &dyn Protocol) -> Self {
-        let redirects = protocol.redirects(&server);
-        let opening = Socket::open(server, protocol);
-        Self::Connecting(Box::pin(async { Ok(opening.await?.following(redirects)) }))
-    }
-
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         match self {
             Self::Open(socket) => socket.write(bytes),
@@ -77,51 +86,18 @@ impl Connection {
 }
 
 impl Socket {
-    pub(super) fn open(
-        server: String,
-        protocol: &dyn Protocol,
-    ) -> impl Future<Output = Result<Self, LinkFailure>> + Send + use<> {
-        let (tls, greeting) = (protocol.tls().cloned(), protocol.greeting(&server));
-        let address = protocol.locate(server);
-        async move { Self::greet(&address.await?, tls.as_ref(), greeting).await }
-    }
-
-    pub(super) async fn greet(
-        address: &str,
-        tls: Option<&UpstreamTls>,
-        mut greeting: Box<dyn Greeting>,
-    ) -> Result<Self, LinkFailure> {
-        let mut socket = Self::connect(address, tls).await?;
-        while !greeting.proceed(&socket.input, &mut socket.output)? {
-            socket.transfer().await?;
-        }
-        socket.input.clear();
-        Ok(socket)
-    }
-
-    /// From now on it follows redirections.
-    pub(super) fn following(self, redirects: Option<Box<dyn Redirects>>) -> Self {
-        Self { redirects, ..self }
-    }
-
-    /// Without a greeting.
+    /// `address` is looked up each time, because that may have changed.
     pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
         let stream = connect(address, tls).await?;
-        Ok(Self {
-            stream,
-            output: Vec::new(),
-            written: 0,
-            input: BytesMut::with_capacity(INPUT),
-            redirects: None,
-            is_redirected: false,
-        })
+        let (output, input) = (Vec::new(), BytesMut::with_capacity(INPUT));
+        Ok(Self { stream, output, written: 0, input, redirects: None, is_redirected: false })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.
     pub(super) async fn ask<T>(
         &mut self,
         question: Vec<u8>,
-        read: impl Fn(&[u8]) -> Result<Option<T>, LinkFailure>,
+        mut read: impl FnMut(&[u8]) -> Result<Option<T>, LinkFailure>,
     ) -> Result<T, LinkFailure> {
         self.write(question);
         loop {
@@ -129,6 +105,9 @@ impl Socket {
             if let Some(result) = read(&self.input)? {
                 self.input.clear();
                 return Ok(result);
+            }
+            if self.input.len() > LONGEST_ANSWER {
+                return Err(LinkFailure::Garbage);
             }
         }
     }

@@ -23,12 +23,12 @@ use super::cells::{CellPlace, Cells};
 use super::health::Health;
 use super::mailbox::{Message, PendingDecision, PendingDecisions, Reload};
 use super::migration::Sweep;
-use super::names::NameForm;
+use super::names::AllNames;
 use super::protocol::{Commands, Replies};
 use super::refusals::RefusalCache;
 use super::targets::CellAnswer;
 use crate::base::clock::Time;
-use crate::config::{self, OnError};
+use crate::config::{self, OnError, Software};
 use crate::store::plan::{AskPlan, Plan};
 
 use decision::{Admit, Admits};
@@ -57,8 +57,10 @@ impl Coordinator {
         health: Arc<Health>,
         refusals: Arc<RefusalCache>,
     ) -> Self {
+        // A server of Valkey may be a node of a cluster.
+        let names = AllNames::new(&config.prefix, config.software == Software::Valkey);
         Self {
-            cells: Cells::new(NameForm::new(config), &config.servers),
+            cells: Cells::new(names, &config.servers),
             waiting: DecisionQueue::default(),
             servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,
@@ -103,7 +105,8 @@ impl Coordinator {
     /// When [`Self::on_timer`] must be called next.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
+        let lease = self.leases.front().map(|(until, _)| *until);
+        self.waiting.deadline().into_iter().chain(sweep).chain(lease).min()
     }
 
     pub(super) fn is_busy(&self) -> bool {

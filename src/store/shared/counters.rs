@@ -42,13 +42,6 @@ struct UnconfirmedCounter {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Add,
-    /// The server has lost the counter, or never had it, so the counter is created with its count.
-    Create,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentAmount {
     Nothing,
     InFlight(i64),
@@ -152,14 +145,14 @@ impl UnconfirmedCounters {
         })
     }
 
-    /// Sends what is pending and can be sent: calls `write(counter, amount, how)` for each.
-    pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, Change)) {
+    /// Sends what is pending and can be sent: calls `write(counter, amount, is_new)` for each. A new counter, which the
+    /// server has lost or never had, is created with its count.
+    pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, bool)) {
         for counter in &mut self.unconfirmed {
             if counter.is_pending() && counter.sent == SentAmount::Nothing {
                 let amount = std::mem::take(&mut counter.pending);
                 counter.sent = SentAmount::InFlight(amount);
-                let is_new = std::mem::take(&mut counter.restore);
-                write(counter.id, amount, if is_new { Change::Create } else { Change::Add });
+                write(counter.id, amount, std::mem::take(&mut counter.restore));
             }
         }
     }
@@ -434,7 +427,7 @@ mod tests {
         let mut counters = UnconfirmedCounters::default();
         let learned = learn(&mut counters, 5, None);
         assert_eq!(learned, LearnedCount { count: 5, is_lost: true, is_shared: false });
-        counters.send(|_, amount, change| assert_eq!((amount, change), (0, Change::Create)));
+        counters.send(|_, amount, is_new| assert_eq!((amount, is_new), (0, true)));
         counters.acknowledge(ID, Written::Done);
         assert!(!counters.is_open());
         assert_eq!(learn(&mut counters, 0, None), LearnedCount { count: 0, is_lost: false, is_shared: false });
@@ -444,15 +437,15 @@ mod tests {
     fn what_was_added_to_nothing_is_written_again() {
         let mut counters = UnconfirmedCounters::default();
         counters.add(ID, 2);
-        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
+        counters.send(|_, amount, is_new| assert_eq!((amount, is_new), (2, false)));
         counters.acknowledge(ID, Written::Missing);
         let learned = learn(&mut counters, 7, None);
         assert_eq!(learned, LearnedCount { count: 7, is_lost: true, is_shared: false });
-        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Create)));
+        counters.send(|_, amount, is_new| assert_eq!((amount, is_new), (2, true)));
         counters.acknowledge(ID, Written::Missing);
         // Another gateway has created it anew.
         assert_eq!(learn(&mut counters, 7, Some(1)), LearnedCount { count: 7, is_lost: false, is_shared: false });
-        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
+        counters.send(|_, amount, is_new| assert_eq!((amount, is_new), (2, false)));
     }
 
     #[test]
@@ -544,7 +537,7 @@ mod tests {
         /// An exchange that the server executes or not, and answers or not.
         fn exchange(&mut self, (is_executed, is_answered): (bool, bool)) {
             let mut written = None;
-            self.counters.send(|_, amount, change| written = Some((amount, change == Change::Create)));
+            self.counters.send(|_, amount, is_new| written = Some((amount, is_new)));
             let mut outcome = Written::Done;
             if let Some((amount, is_lost)) = written.filter(|_| is_executed) {
                 let is_new = is_lost || self.known.saturating_add_signed(-amount) == 0;

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::Common;
 use super::connection::Connection;
 use super::engine::{Engine, Output};
+use super::health;
 use super::mailbox::Mailboxes;
 use super::protocol::Protocol;
 use super::slots::SlotMap;
@@ -64,6 +65,8 @@ impl Setup {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         driver.serve_all(protocol, &mut connections);
+        let (watching, watched) = (protocol.clone(), common.health.clone());
+        connections.spawn_local(async move { health::watch(&*watching, &watched).await });
         if let Some(slots) = protocol.slot_map() {
             let (driver, protocol, nodes) = (driver.clone(), protocol.clone(), config.servers.clone());
             connections.spawn_local(async move { driver.follow_slots(&slots, &nodes, &protocol).await });
@@ -137,22 +140,22 @@ impl Driver {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         loop {
-            let known = slots.parts().into_iter().map(|part| part.server);
+            let known = slots.parts.lock().clone().into_iter().map(|part| part.server);
             let asked: BTreeSet<_> = nodes.iter().cloned().chain(known).collect();
             let found = protocol.find_slots(asked.into_iter().collect()).await;
             match found {
                 Ok(parts) => {
-                    slots.replace(parts.clone());
+                    slots.parts.lock().clone_from(&parts);
                     self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
                     self.serve_all(protocol, &mut connections);
                 }
                 Err(failures) => {
                     self.apply(|engine| engine.lost_slots(&failures, Instant::now()));
-                    slots.mark_stale();
+                    slots.stale.notify_one();
                 }
             }
             sleep(NEXT_SLOTS).await;
-            slots.is_stale().await;
+            slots.stale.notified().await;
         }
     }
 
@@ -162,7 +165,7 @@ impl Driver {
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);
             outputs.into_iter().for_each(|output| match output {
-                Output::Connect => connection = Connection::open(address.clone(), protocol),
+                Output::Connect => connection = Connection::Connecting(protocol.open(&address)),
                 Output::Write(bytes) => connection.write(bytes),
                 Output::Close => connection = Connection::Closed,
             });
@@ -206,6 +209,7 @@ mod tests {
             timeout: Duration::from_millis(20),
             on_error: config::OnError::Allow,
             strict: false,
+            login: config::Login::default(),
         };
         Shared::start(&config, workers).unwrap()
     }
@@ -222,9 +226,9 @@ mod tests {
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
         store.close();
         timeout(LONG, store.ended()).await.unwrap();
-        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(reply.try_recv().err(), Some(TryRecvError::Closed));
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
-        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(reply.try_recv().err(), Some(TryRecvError::Closed));
     }
 
     #[test]

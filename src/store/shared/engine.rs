@@ -129,7 +129,7 @@ impl Engine {
                         Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what.to_owned()), now),
                         Some(what) => {
                             self.health.failed(&self.servers[server].health, what);
-                            self.slots.iter().for_each(|slots| slots.mark_stale());
+                            self.slots.iter().for_each(|slots| slots.stale.notify_one());
                         }
                         None => {}
                     }
@@ -171,7 +171,7 @@ impl Engine {
         self.health.down(&self.servers[server].health, failure);
         self.coordinator.down(server);
         // Another server may have its slots soon.
-        self.slots.iter().for_each(|slots| slots.mark_stale());
+        self.slots.iter().for_each(|slots| slots.stale.notify_one());
     }
 
     /// All servers that are known, in the order of their numbers.

@@ -7,19 +7,6 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage;
 
-/// Why a server is refused that has just been connected to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unwelcome {
-    Garbage,
-    /// The configuration says that it is something else.
-    Unlike(&'static str),
-    /// It refuses a command that is needed, with this answer.
-    Refused {
-        command: &'static str,
-        answer: String,
-    },
-}
-
 #[derive(Debug)]
 pub enum LinkFailure {
     Io(io::Error),
@@ -28,12 +15,8 @@ pub enum LinkFailure {
     Garbage,
     /// The server answered, but refused all that it was asked.
     Failed(String),
-    /// The configuration says that it is something else.
-    Unlike(&'static str),
-    Unwelcome {
-        command: &'static str,
-        answer: String,
-    },
+    /// It cannot be used as the configuration says.
+    Refused(String),
 }
 
 impl fmt::Display for LinkFailure {
@@ -44,9 +27,15 @@ impl fmt::Display for LinkFailure {
             Self::Silent => f.write_str("it did not answer in time"),
             Self::Garbage => f.write_str("its answer does not follow the protocol"),
             Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
-            Self::Unlike(what) => f.write_str(what),
-            Self::Unwelcome { command, answer } => write!(f, "it refuses {command}: it answered \"{answer}\""),
+            Self::Refused(why) => f.write_str(why),
         }
+    }
+}
+
+impl LinkFailure {
+    /// It refuses a command that is needed.
+    pub(super) fn refused(command: &str, answer: &[u8]) -> Self {
+        Self::Refused(format!("it refuses {command}: it answered \"{}\"", String::from_utf8_lossy(answer)))
     }
 }
 
@@ -59,15 +48,5 @@ impl From<io::Error> for LinkFailure {
 impl From<Garbage> for LinkFailure {
     fn from(_: Garbage) -> Self {
         Self::Garbage
-    }
-}
-
-impl From<Unwelcome> for LinkFailure {
-    fn from(unwelcome: Unwelcome) -> Self {
-        match unwelcome {
-            Unwelcome::Garbage => Self::Garbage,
-            Unwelcome::Unlike(what) => Self::Unlike(what),
-            Unwelcome::Refused { command, answer } => Self::Unwelcome { command, answer },
-        }
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 use super::failure::LinkFailure;
 use super::protocol::{Protocol, Statistics};
@@ -17,6 +17,8 @@ use crate::base::repeated_event::RepeatedEvent;
 
 /// How often servers are asked for statistics.
 const EVERY: Duration = Duration::from_secs(10);
+/// The longest time that a server may take to connect and to tell its statistics.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// In seconds. A server reports whole seconds, and updates its clock once a second.
 const TICK: i64 = 2;
 
@@ -43,11 +45,11 @@ pub struct Health {
     pub name: &'static str,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Server {
     pub address: String,
-    /// True before the first attempt to connect.
-    up: AtomicBool,
+    /// False before the first attempt to connect.
+    down: AtomicBool,
     /// Whether it has ever answered.
     was_up: AtomicBool,
     /// If it has never answered: why it refused the gateway at the last attempt to connect, if it did.
@@ -59,18 +61,11 @@ pub struct Server {
 
 impl Server {
     pub(super) fn new(address: String) -> Arc<Self> {
-        Arc::new(Self {
-            address,
-            up: AtomicBool::new(true),
-            refusal: Mutex::default(),
-            was_up: AtomicBool::new(false),
-            skew: AtomicI64::new(0),
-            evictions: AtomicU64::new(0),
-        })
+        Arc::new(Self { address, ..Self::default() })
     }
 
     pub fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed)
+        !self.down.load(Ordering::Relaxed)
     }
 
     /// How many seconds its clock was ahead of ours at the last statistics.
@@ -139,20 +134,19 @@ impl Health {
     }
 
     pub(super) fn up(&self, server: &Server) {
-        let Server { address, up, refusal, was_up, .. } = server;
+        let Server { address, down, refusal, was_up, .. } = server;
         *refusal.lock() = None;
         was_up.store(true, Ordering::Relaxed);
-        if !up.swap(true, Ordering::Relaxed) {
+        if down.swap(false, Ordering::Relaxed) {
             tracing::info!(server = address, "{} is back", self.name);
         }
     }
 
     pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
-        let Server { up, was_up, refusal, .. } = server;
-        let is_refusal = matches!(failure, LinkFailure::Unwelcome { .. } | LinkFailure::Unlike(_));
-        let is_refusal = is_refusal && !was_up.load(Ordering::Relaxed);
+        let Server { down, was_up, refusal, .. } = server;
+        let is_refusal = matches!(failure, LinkFailure::Refused(_)) && !was_up.load(Ordering::Relaxed);
         *refusal.lock() = is_refusal.then(|| failure.to_string());
-        up.store(false, Ordering::Relaxed);
+        down.store(true, Ordering::Relaxed);
         self.failed(server, failure);
     }
 
@@ -164,18 +158,19 @@ impl Health {
     }
 }
 
-/// Asks servers for statistics now and then, until the sender of `end` is dropped: their clocks, because buckets are named by
-/// the clock and gateways should agree, and their evictions, because counters may have been evicted.
-pub(super) fn watch(protocol: &dyn Protocol, health: &Arc<Health>, end: &Receiver<()>) {
+/// Asks servers for statistics now and then: their clocks, because buckets are named by the clock and gateways should agree, and
+/// their evictions, because counters may have been evicted.
+pub(super) async fn watch(protocol: &dyn Protocol, health: &Health) {
     loop {
         for server in health.servers().iter().filter(|server| server.is_up()) {
-            if let Some(Statistics { time, evictions }) = protocol.statistics(&server.address) {
-                health.said(server, time.map_or(0, |time| skew(time, clock::now())), evictions);
+            // Other code notices that a server does not answer, and one may refuse just these commands.
+            if let Ok(Some(Statistics { time, evictions })) =
+                timeout(TIMEOUT, protocol.statistics(&server.address)).await
+            {
+                health.said(server, skew(time, clock::now()), evictions);
             }
         }
-        if end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
+        sleep(EVERY).await;
     }
 }
 

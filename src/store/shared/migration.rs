@@ -168,7 +168,7 @@ mod tests {
     use crate::base::metrics::Counter;
     use crate::store::Replaced;
     use crate::store::shared::cached_cell::ExchangeStage;
-    use crate::store::shared::names::NameForm;
+    use crate::store::shared::names::AllNames;
     use crate::store::shared::tests::ask;
 
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn all_cells_of_removed_limits_go_once_they_are_not_needed() {
         let now = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]);
+        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn cells_of_replaced_limits_go_when_their_counts_matter_no_more() {
         let (instant, now) = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(NameForm::plain("gw"), &["a:1".to_owned()]);
+        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");

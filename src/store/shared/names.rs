@@ -17,7 +17,6 @@ use super::counters::CounterId;
 use super::protocol::Lifetime;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::SharedStore;
 use crate::limit::shared::Writing;
 use crate::limit::{Limit, Rate, Strategy};
 
@@ -40,25 +39,6 @@ pub(super) struct Names {
     pub(super) writer: Rc<Writer>,
 }
 
-/// What the names of all limits have in common.
-#[derive(Clone, Debug)]
-pub(super) struct NameForm {
-    pub(super) prefix: String,
-    /// Whether the key is in braces, so that a cluster keeps together the counters of a key.
-    pub(super) has_braces: bool,
-}
-
-impl NameForm {
-    pub(super) fn new(config: &SharedStore) -> Self {
-        Self { prefix: config.prefix.clone(), has_braces: config.software.has_slots() }
-    }
-
-    #[cfg(test)]
-    pub(super) fn plain(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), has_braces: false }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Writer {
     /// Random: nothing else is sure to differ between gateways.
@@ -79,8 +59,8 @@ impl Writer {
 }
 
 impl Names {
-    fn new(form: &NameForm, writer: &Rc<Writer>, limit: &Arc<Limit>) -> Self {
-        let (open, tail) = if form.has_braces { ("{", "}") } else { ("", "") };
+    fn new(AllNames { prefix, has_braces, writer, .. }: &AllNames, limit: &Arc<Limit>) -> Self {
+        let (open, tail) = if *has_braces { ("{", "}") } else { ("", "") };
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
             // Days of two time zones may begin at the same moment, but are counted separately.
@@ -91,7 +71,7 @@ impl Names {
         };
         Self {
             limit: limit.clone(),
-            head: format!("{}:{}:{open}", form.prefix, limit.name()),
+            head: format!("{prefix}:{}:{open}", limit.name()),
             tail,
             infixes: limit.rates().iter().map(infix).collect(),
             state: format!("#={:016x}", limit.shape().high()),
@@ -142,7 +122,9 @@ const FEW: usize = 64;
 /// The names of all limits in use, made once for each, and of few other limits.
 #[derive(Debug)]
 pub(super) struct AllNames {
-    form: NameForm,
+    prefix: String,
+    /// Whether keys are in braces, so that a cluster keeps together the counters of a key.
+    has_braces: bool,
     writer: Rc<Writer>,
     /// By the limit's address, which nothing else can have while `Names` holds the limit.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
@@ -153,9 +135,10 @@ pub(super) struct AllNames {
 }
 
 impl AllNames {
-    pub(super) fn new(form: NameForm) -> Self {
+    pub(super) fn new(prefix: &str, has_braces: bool) -> Self {
         Self {
-            form,
+            prefix: prefix.to_owned(),
+            has_braces,
             writer: Writer::new(),
             of: HashMap::default(),
             most: FEW,
@@ -165,7 +148,10 @@ impl AllNames {
     }
 
     pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
-        if self.of.len() >= self.most && !self.of.contains_key(&Arc::as_ptr(limit)) {
+        if let Some(names) = self.of.get(&Arc::as_ptr(limit)) {
+            return names.clone();
+        }
+        if self.of.len() >= self.most {
             #[cfg(test)]
             {
                 self.looks += self.of.len();
@@ -174,8 +160,9 @@ impl AllNames {
             // A source of quotas may give every key its own rates; examining all names for each would take too long.
             self.most = FEW.max(2 * self.of.len());
         }
-        let Self { form, writer, of, .. } = self;
-        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(form, writer, limit))).clone()
+        let names = Rc::new(Names::new(self, limit));
+        self.of.insert(Arc::as_ptr(limit), names.clone());
+        names
     }
 }
 
@@ -197,7 +184,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
-        Names::new(&NameForm::plain(prefix), &Writer::new(), &Arc::new(Limit::new(limit, rates)))
+        Names::new(&AllNames::new(prefix, false), &Arc::new(Limit::new(limit, rates)))
     }
 
     fn rate(text: &str) -> Rate {
@@ -240,8 +227,7 @@ mod tests {
         let mut state = Vec::new();
         names.state(&key.digits(), &mut state);
         assert!(read(state).starts_with("gw:l:KEY#="));
-        let form = NameForm { prefix: "gw".to_owned(), has_braces: true };
-        let names = Names::new(&form, &Writer::new(), &Arc::new(Limit::new("l", &[rate("10/s")])));
+        let names = Names::new(&AllNames::new("gw", true), &Arc::new(Limit::new("l", &[rate("10/s")])));
         assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:{KEY}#s.17");
     }
 
@@ -270,7 +256,7 @@ mod tests {
 
     #[test]
     fn names_of_limits_that_are_gone_are_forgotten() {
-        let mut all = AllNames::new(NameForm::plain("gw"));
+        let mut all = AllNames::new("gw", false);
         let limit = || Arc::new(Limit::new("l", &[rate("1/s")]));
         let kept = all.of(&limit());
         (0..1000).for_each(|_| drop(all.of(&limit())));
@@ -280,7 +266,7 @@ mod tests {
 
     #[test]
     fn each_of_many_limits_costs_a_few_looks_at_others() {
-        let mut all = AllNames::new(NameForm::plain("gw"));
+        let mut all = AllNames::new("gw", false);
         let kept: Vec<_> = (0..20_000).map(|_| all.of(&Arc::new(Limit::new("l", &[])))).collect();
         assert!(all.looks < 4 * kept.len(), "{} looks for {} limits", all.looks, kept.len());
     }

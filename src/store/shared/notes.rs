@@ -11,13 +11,12 @@ use tokio::time::timeout;
 use super::connection::Socket;
 use super::failure::LinkFailure;
 use super::names::place;
-use super::protocol::{Garbage, NoteAnswer, NoteCommand, Protocol};
+use super::protocol::{Commands, Condition, Lifetime, Name, Protocol, Written};
+use crate::base::clock;
 use crate::config::SharedStore;
 
 /// The longest time that a server may take to connect and to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// In bytes, with what is around the text.
-const LONGEST: usize = 4096;
 
 pub struct Notes {
     protocol: Arc<dyn Protocol>,
@@ -42,11 +41,8 @@ impl Notes {
     /// # Errors
     /// When the server does not answer, or does not take it.
     pub async fn claim(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<bool> {
-        match self.ask(subject, NoteCommand::Claim(text, lifetime)).await? {
-            NoteAnswer::Done => Ok(true),
-            NoteAnswer::Failed(why) => Err(io::Error::other(why)),
-            _ => Ok(false),
-        }
+        let (written, _) = self.ask(subject, store(text, Condition::Missing, lifetime)).await?;
+        Ok(written == Written::Done)
     }
 
     /// Writes the note of this subject, and replaces an earlier one.
@@ -54,10 +50,7 @@ impl Notes {
     /// # Errors
     /// When the server does not answer, or does not take it.
     pub async fn write(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<()> {
-        match self.ask(subject, NoteCommand::Write(text, lifetime)).await? {
-            NoteAnswer::Done => Ok(()),
-            other => Err(io::Error::other(format!("{other:?}"))),
-        }
+        self.ask(subject, store(text, Condition::Always, lifetime)).await.map(drop)
     }
 
     /// `None` if there is no note, or an empty one.
@@ -65,31 +58,42 @@ impl Notes {
     /// # Errors
     /// When the server does not answer.
     pub async fn read(&self, subject: &str) -> io::Result<Option<String>> {
-        match self.ask(subject, NoteCommand::Read).await? {
-            NoteAnswer::Text(text) => Ok(Some(text).filter(|text| !text.is_empty())),
-            _ => Ok(None),
-        }
+        let (_, text) = self.ask(subject, |commands, name| commands.read(name)).await?;
+        Ok(text.filter(|text| !text.is_empty()))
     }
 
     /// # Errors
     /// When the server does not answer.
     pub async fn remove(&self, subject: &str) -> io::Result<()> {
-        self.ask(subject, NoteCommand::Remove).await.map(drop)
+        self.ask(subject, |commands, name| commands.delete(name)).await.map(drop)
     }
 
-    async fn ask(&self, subject: &str, command: NoteCommand<'_>) -> io::Result<NoteAnswer> {
+    /// The result of a write, and the text that was read.
+    async fn ask(
+        &self,
+        subject: &str,
+        collect: impl FnOnce(&mut dyn Commands, Name<'_>),
+    ) -> io::Result<(Written, Option<String>)> {
         // Host names may be too long for names of items.
         let name = format!("{}#note:{}", self.prefix, blake3::hash(subject.as_bytes()).to_hex());
         let mut question = Vec::new();
-        self.protocol.write_note(&name, command, &mut question);
-        let read = |input: &[u8]| match self.protocol.read_note(command, input)? {
-            None if input.len() > LONGEST => Err(Garbage.into()),
-            answer => Ok(answer),
+        let mut reader = {
+            let mut commands = self.protocol.commands();
+            collect(&mut *commands, &|out| out.extend_from_slice(name.as_bytes()));
+            commands.finish(&mut question)
         };
-        let exchange = async {
-            let mut socket = self.open(&name).await?;
-            socket.ask(question, read).await
+        let read = |input: &[u8]| {
+            if reader.read(input)?.is_none() {
+                return Ok(None);
+            }
+            let replies = reader.replies(input);
+            let text = replies.item(0).map(|item| String::from_utf8_lossy(item.value).into_owned());
+            match replies.failure {
+                Some(failure) => Err(LinkFailure::Failed(failure.to_owned())),
+                None => Ok(Some((replies.written(0), text))),
+            }
         };
+        let exchange = async { self.open(&name).await?.ask(question, read).await };
         match timeout(TIMEOUT, exchange).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(LinkFailure::Io(error))) => Err(error),
@@ -104,11 +108,17 @@ impl Notes {
         let others = self.servers.iter().filter(|_| self.protocol.slot_map().is_some());
         let mut last = LinkFailure::Silent;
         for server in self.servers.get(first).into_iter().chain(others) {
-            match Socket::open(server.clone(), &*self.protocol).await {
-                Ok(socket) => return Ok(socket.following(self.protocol.redirects(server))),
+            match self.protocol.open(server).await {
+                Ok(socket) => return Ok(socket),
                 Err(failure) => last = failure,
             }
         }
         Err(last)
     }
+}
+
+/// Stores a note.
+fn store(text: &str, condition: Condition, lifetime: Duration) -> impl FnOnce(&mut dyn Commands, Name<'_>) {
+    let lifetime = Lifetime { seconds: lifetime.as_secs(), from: clock::now().seconds() };
+    move |commands, name| commands.store(name, text.as_bytes(), condition, lifetime, 0)
 }

@@ -5,33 +5,19 @@
 //! exchange is any number of writes and reads, which are sent and answered together.
 
 use std::future::ready;
-use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::BytesMut;
-
-use super::failure::LinkFailure;
-pub use super::failure::{Garbage, Unwelcome};
+pub use super::connection::Opening;
+pub use super::failure::{Garbage, LinkFailure};
 use super::slots::{Part, SlotMap};
-use crate::config::UpstreamTls;
 
 pub trait Protocol: Send + Sync {
-    /// For messages.
-    fn name(&self) -> &'static str;
-    /// How the bytes of all connections are encrypted; `None` if they are not.
-    fn tls(&self) -> Option<&UpstreamTls> {
-        None
-    }
-    /// The address of this server, which is its name unless others know where it is. Asked before each connection.
-    fn locate(&self, server: String) -> Locating {
-        Box::pin(ready(Ok(server)))
-    }
-    /// For a new connection to this server.
-    fn greeting(&self, server: &str) -> Box<dyn Greeting>;
+    fn open(&self, server: &str) -> Opening;
+    fn commands(&self) -> Box<dyn Commands>;
+    /// Asks a server for statistics, on a connection of its own. `None` if it tells none.
+    fn statistics(&self, server: &str) -> Asking;
     /// What is known of the slots of a cluster; `None` if the servers are none, and each item stays where it is.
     fn slot_map(&self) -> Option<Arc<SlotMap>> {
         None
@@ -40,75 +26,17 @@ pub trait Protocol: Send + Sync {
     fn find_slots(&self, _: Vec<String>) -> Finding {
         Box::pin(ready(Ok(Vec::new())))
     }
-    /// Follows the redirections of this server; `None` if it gives none.
-    fn redirects(&self, _server: &str) -> Option<Box<dyn Redirects>> {
-        None
-    }
-    fn commands(&self) -> Box<dyn Commands>;
-    /// Asks a server for statistics, on a separate connection; `None` if it gives none. Blocks for some seconds at most.
-    fn statistics(&self, address: &str) -> Option<Statistics>;
-    /// Appends a command about the note of this name.
-    fn write_note(&self, name: &str, command: NoteCommand<'_>, out: &mut Vec<u8>);
-    /// Reads the answer to such a command; `None` while it is incomplete.
-    ///
-    /// # Errors
-    /// When the bytes are no answer to it.
-    fn read_note(&self, command: NoteCommand<'_>, input: &[u8]) -> Result<Option<NoteAnswer>, Garbage>;
 }
 
+pub type Asking = Pin<Box<dyn Future<Output = Option<Statistics>> + Send>>;
 /// A server, and why it cannot be used.
 pub type Failure = (String, LinkFailure);
 pub type Finding = Pin<Box<dyn Future<Output = Result<Vec<Part>, Vec<Failure>>> + Send>>;
-pub type Locating = Pin<Box<dyn Future<Output = io::Result<String>> + Send>>;
-
-/// What is done with a note, a short text in one line that lives for a limited time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoteCommand<'a> {
-    /// Writes it, unless there is one.
-    Claim(&'a str, Duration),
-    /// Writes it, and replaces an earlier one.
-    Write(&'a str, Duration),
-    Read,
-    Remove,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoteAnswer {
-    Done,
-    /// There is one already.
-    Exists,
-    Nothing,
-    Text(String),
-    /// The server was unable to, and said this.
-    Failed(String),
-}
-
-/// What is said on a new connection before the first exchange: questions, each after the answer to the one before.
-pub trait Greeting: Send {
-    /// Goes on. `input` is all that the server has sent so far, at first nothing; what is to be sent next is appended to
-    /// `output`. Returns whether the connection is ready.
-    ///
-    /// # Errors
-    /// When the server does not answer as it should.
-    fn proceed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<bool, Unwelcome>;
-}
-
-/// Sees what is sent to a server and what it replies. Where the server says that another one does a command, asks that one, and
-/// puts its reply in the place of the redirection.
-pub trait Redirects: Send {
-    fn sent(&mut self, commands: &[u8]);
-    /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
-    /// were not there at the last call.
-    ///
-    /// # Errors
-    /// When another server has got commands and does not answer.
-    fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Statistics {
     /// The server's clock, in whole seconds since 1970.
-    pub time: Option<u64>,
+    pub time: u64,
     pub evictions: u64,
 }
 
@@ -120,20 +48,20 @@ pub type Name<'a> = &'a dyn Fn(&mut Vec<u8>);
 pub trait Commands {
     /// Reads an item, after all writes. An exchange reads each item only once.
     fn read(&mut self, name: Name<'_>);
-    /// Adds `amount` to a count. A missing count becomes `initial`, or stays missing.
-    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo);
-    /// Takes `amount` from a count, but no more than all of it. A missing count stays missing.
-    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo);
+    /// Adds to a count. A negative amount is taken from it, but no more than all of it. A missing count becomes `initial`, or stays
+    /// missing.
+    fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo);
     /// Stores a count, whatever is there.
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32);
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);
     /// Appends to a value, if there is one, and gives it a new lifetime.
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime);
+    fn delete(&mut self, name: Name<'_>);
     /// Appends the bytes of the exchange to `out`, and begins the next exchange. Returns the reader of the replies.
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader>;
 }
 
-pub trait Reader {
+pub trait Reader: Send {
     /// Reads on. `input` begins with the first reply to this exchange, and only grows from call to call. Returns the length
     /// of all replies once they have come in full.
     ///

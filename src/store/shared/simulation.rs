@@ -18,7 +18,7 @@ use super::Common;
 use super::engine::Engine;
 use super::failure::LinkFailure;
 use super::health::Health;
-use super::names::{AllNames, NameForm};
+use super::names::AllNames;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
@@ -30,7 +30,7 @@ pub use super::engine::Output;
 pub use super::valkey::script_digests;
 
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
-    AllNames::new(NameForm { prefix: prefix.to_owned(), has_braces: false }).of(limit).server(key, servers)
+    AllNames::new(prefix, false).of(limit).server(key, servers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct SimulatedGateway {
 impl SimulatedGateway {
     pub fn new(config: &config::SharedStore, clock: Time) -> Self {
         let protocol = super::protocol_of(config);
-        let (common, now) = (Common::new(config, &*protocol, 1), Instant::now());
+        let (common, now) = (Common::new(config, 1), Instant::now());
         Self {
             engine: Engine::new(config, &*protocol, common.clone(), now),
             common,
@@ -138,7 +138,7 @@ impl SimulatedGateway {
         }
         if !self.common.is_local {
             waiting.retain(|place, receiver| {
-                let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+                let is_dropped = matches!(receiver.try_recv(), Err(TryRecvError::Closed));
                 if is_dropped {
                     decided.push(Decided::new(*place, None));
                 }

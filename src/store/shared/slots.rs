@@ -25,27 +25,8 @@ pub struct Part {
 /// What is known of a cluster, for all that speak to it.
 #[derive(Debug, Default)]
 pub struct SlotMap {
-    parts: Mutex<Vec<Part>>,
-    stale: Notify,
-}
-
-impl SlotMap {
     /// Empty before any server has been asked.
-    pub fn parts(&self) -> Vec<Part> {
-        self.parts.lock().clone()
-    }
-
-    pub fn replace(&self, parts: Vec<Part>) {
-        *self.parts.lock() = parts;
-    }
-
-    /// Something may have moved.
-    pub fn mark_stale(&self) {
-        self.stale.notify_one();
-    }
-
-    /// Until it is marked.
-    pub async fn is_stale(&self) {
-        self.stale.notified().await;
-    }
+    pub(super) parts: Mutex<Vec<Part>>,
+    /// Notified when something may have moved.
+    pub(super) stale: Notify,
 }

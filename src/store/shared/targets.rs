@@ -6,9 +6,9 @@ use super::counters::CounterId;
 use super::protocol::{Item, Replies, Written};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+pub(super) enum Target {
     Counter(CounterId),
-    /// The state of all rates that are kept as one value.
+    /// The state of all rates that are kept as one value. Its read is the last one of a cell.
     State,
     /// Something whose write shows in what is read afterwards.
     Other,
@@ -16,8 +16,8 @@ enum Target {
 
 #[derive(Debug)]
 pub(super) struct Targets {
-    writes: Vec<Target>,
-    reads: Vec<Target>,
+    pub(super) writes: Vec<Target>,
+    pub(super) reads: Vec<Target>,
 }
 
 /// Which commands of an exchange concern one cell.
@@ -30,28 +30,6 @@ pub(super) struct CommandRanges {
 impl Targets {
     pub(super) fn with_capacity(commands: usize) -> Self {
         Self { writes: Vec::with_capacity(commands), reads: Vec::with_capacity(commands) }
-    }
-
-    pub(super) fn write_counter(&mut self, id: CounterId) {
-        self.writes.push(Target::Counter(id));
-    }
-
-    pub(super) fn read_counter(&mut self, id: CounterId) {
-        self.reads.push(Target::Counter(id));
-    }
-
-    pub(super) fn write_state(&mut self) {
-        self.writes.push(Target::State);
-    }
-
-    /// Notes a write whose success shows in what is read afterwards.
-    pub(super) fn write_other(&mut self) {
-        self.writes.push(Target::Other);
-    }
-
-    /// Notes the read of the state, which must be the last read of a cell.
-    pub(super) fn read_state(&mut self) {
-        self.reads.push(Target::State);
     }
 
     pub(super) fn added_by(&mut self, collect: impl FnOnce(&mut Self)) -> CommandRanges {

@@ -23,7 +23,7 @@ use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::cached_cell::most_leased;
-use super::names::{AllNames, NameForm};
+use super::names::AllNames;
 use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, Role, Software};
@@ -99,8 +99,8 @@ pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Finge
 
 /// The first such key from this number on.
 fn key_on_from(first: u32, server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
-    let (mut names, all) =
-        (AllNames::new(NameForm::new(&world::config(servers, OnError::Local, false))), world::servers(servers));
+    let mut names = AllNames::new("gw", servers::software() == Software::Valkey);
+    let all = world::servers(servers);
     let keys = (first..first + 1000).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()
 }

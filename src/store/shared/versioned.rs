@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::names::{self, Names};
 use super::protocol::{Commands, Condition, Item, Written};
-use super::targets::{CellAnswer, Targets};
+use super::targets::{CellAnswer, Target, Targets};
 use crate::base::clock::Time;
 use crate::limit::shared::{Attempt, OperationGroup, Restored, Writing};
 use crate::limit::{Cell, Limit, Rate, Reservation};
@@ -216,12 +216,12 @@ impl VersionedState {
             let mut bytes = Vec::new();
             if let (true, Some(short), Some(version)) = (is_appended, self.short.take(), condition) {
                 commands.store(&name, &short, Condition::Version(version), lifetime, number);
-                targets.write_other();
+                targets.writes.push(Target::Other);
             }
             if is_appended {
                 change.encode(writing, self.ahead, &mut bytes);
                 commands.append(&name, &bytes, lifetime);
-                targets.write_state();
+                targets.writes.push(Target::State);
             }
             if !is_appended || condition.is_none() {
                 bytes = self.whole(cell);
@@ -229,14 +229,14 @@ impl VersionedState {
                 let condition = condition.map_or(Condition::Missing, Condition::Version);
                 // Tells gateways that have not read the state since the key was reset.
                 commands.store(&name, &bytes, condition, lifetime, number);
-                targets.write_state();
+                targets.writes.push(Target::State);
             }
             self.kept = memory;
             let is_appended = is_appended && condition.is_some();
             self.sent = Some(SentState { change, writing, bytes, is_appended });
         }
         commands.read(&name);
-        targets.read_state();
+        targets.reads.push(Target::State);
     }
 
     fn whole(&self, cell: &Cell) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
-use gateway::config::{self, Login};
+use gateway::config;
 use rustix::process::Signal;
 
 use super::memcached::Memcached;
@@ -86,7 +86,7 @@ impl Software {
     pub(crate) fn config(self) -> config::Software {
         match self {
             Self::Memcached => config::Software::Memcached,
-            Self::Valkey => config::Software::Valkey(Login::default()),
+            Self::Valkey => config::Software::Valkey,
         }
     }
 

@@ -5,9 +5,9 @@ use tokio::time::Instant;
 use super::reset::ResetOutcome;
 use super::settlement::is_leasable;
 use super::{CachedCell, ExchangeStage};
-use crate::store::shared::counters::{Change, CounterId, LearnedCount};
+use crate::store::shared::counters::{CounterId, LearnedCount};
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
-use crate::store::shared::targets::{CellAnswer, Targets};
+use crate::store::shared::targets::{CellAnswer, Target, Targets};
 use crate::store::shared::versioned::StateWriting;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,21 +51,16 @@ impl CachedCell {
         // Counters that have left the window are not read, so they would stay unacknowledged for ever.
         counters.retain(|id| cell.count(id.rate, id.bucket).is_some());
         let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
-        counters.send(|id, amount, change| {
+        counters.send(|id, amount, is_new| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(id.rate, id.bucket).unwrap_or(0);
-            match (change, u64::try_from(amount)) {
-                (Change::Add, Err(_)) => commands.subtract(&name, amount.unsigned_abs(), echo),
-                (_, amount) => {
-                    let amount = amount.unwrap_or(0);
-                    // A counter that should be there is not created, so that its loss is noticed.
-                    let is_new = change == Change::Create || count <= amount;
-                    let lifetime = || names.lifetime(id, *now);
-                    let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
-                    commands.add(&name, amount, initial, echo);
-                }
-            }
-            targets.write_counter(id);
+            let amount = if is_new { amount.max(0) } else { amount };
+            // A counter that should be there is not created, so that its loss is noticed.
+            let created = u64::try_from(amount).ok().filter(|amount| is_new || count <= *amount);
+            let lifetime = || names.lifetime(id, *now);
+            let initial = created.map(|amount| Initial { count: count.max(amount), lifetime: lifetime() });
+            commands.add(&name, amount, initial, echo);
+            targets.writes.push(Target::Counter(id));
         });
         let is_sent = |(rate, bucket)| counters.is_in_flight(CounterId { rate, bucket });
         // If all was read a moment ago, reading what is added to suffices.
@@ -79,7 +74,7 @@ impl CachedCell {
             if is_read {
                 let id = CounterId { rate, bucket };
                 commands.read(&|out| names.counter(&key, id, out));
-                targets.read_counter(id);
+                targets.reads.push(Target::Counter(id));
             }
         }
         if let Some(state) = versioned {

@@ -16,7 +16,7 @@ use crate::limit::Cell;
 use crate::store::shared::counters::CounterId;
 use crate::store::shared::names;
 use crate::store::shared::protocol::{Commands, Condition, Item};
-use crate::store::shared::targets::{CellAnswer, Targets};
+use crate::store::shared::targets::{CellAnswer, Target, Targets};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store::shared) struct Resets {
@@ -73,9 +73,9 @@ impl CachedCell {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             commands.store_count(&name, 0, names.lifetime(id, *now), number);
-            targets.write_other();
+            targets.writes.push(Target::Other);
             commands.read(&name);
-            targets.read_counter(id);
+            targets.reads.push(Target::Counter(id));
         }
         if let Some(state) = versioned {
             let name = |out: &mut Vec<u8>| names.state(&key, out);
@@ -84,9 +84,9 @@ impl CachedCell {
             // It must stay for as long as others may know the state that it replaces.
             let lifetime = names::lifetime(cell.memory(rates), *now);
             commands.store(&name, &value, Condition::Always, lifetime, number);
-            targets.write_other();
+            targets.writes.push(Target::Other);
             commands.read(&name);
-            targets.read_state();
+            targets.reads.push(Target::State);
             if is_sent {
                 state.send_reset(writing, value);
             }

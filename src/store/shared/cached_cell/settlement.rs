@@ -108,12 +108,8 @@ impl CachedCell {
         lease.map_or(0, Ticket::cost)
     }
 
-    pub(in crate::store::shared) fn has_asked_for_lease(&self) -> bool {
-        self.asked_for().is_some()
-    }
-
     /// The charge of a lease that is not confirmed yet.
-    fn asked_for(&self) -> Option<&Provisional> {
+    pub(in crate::store::shared) fn asked_for(&self) -> Option<&Provisional> {
         self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
     }
 
@@ -148,7 +144,10 @@ impl CachedCell {
         }
         // Others lease the key as well, and give back.
         self.counters.may_shrink();
-        self.charge_apart(&ask.limit, wanted);
+        let since_read = self.since_read;
+        self.charge(&ask.limit, self.now, wanted);
+        // Nothing of it is admitted yet.
+        self.since_read = since_read;
         let mut charge = self.provisional(NO_DECISION, 0, ask, None);
         charge.ticket.set_cost(wanted);
         charge.need = wanted;

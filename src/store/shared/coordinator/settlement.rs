@@ -87,7 +87,7 @@ impl Coordinator {
             if let Some(rest) = self.cells.at(cell).end_lease(now) {
                 self.return_lease(cell, *rest, now);
             }
-            if self.cells.at(cell).has_asked_for_lease() {
+            if self.cells.at(cell).asked_for().is_some() {
                 // Its server is slow, and a reload must find the lease.
                 self.leases.push_back((now + LEASE, cell));
             }
@@ -101,10 +101,6 @@ impl Coordinator {
             let now = self.cells.peek(cell).now;
             self.settle(Settlement { ticket: rest.ticket, now, asked, cost: 0, watch: Watch::default() });
         }
-    }
-
-    pub(super) fn end_of_lease(&self) -> Option<Instant> {
-        self.leases.front().map(|(until, _)| *until)
     }
 
     #[cfg(test)]

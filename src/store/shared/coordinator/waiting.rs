@@ -79,7 +79,9 @@ impl Coordinator {
     }
 
     pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
-        while let Some(decision) = self.waiting.take_overdue(now) {
+        while self.waiting.deadline().is_some_and(|deadline| deadline <= now)
+            && let Some(decision) = self.waiting.take(self.waiting.first)
+        {
             match self.on_error {
                 OnError::Local => self.decide_from_memory(decision),
                 OnError::Allow | OnError::Reject => self.dismiss(decision),
@@ -146,11 +148,6 @@ impl DecisionQueue {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
     }
 
-    fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
-        self.deadline().filter(|deadline| *deadline <= now)?;
-        self.take(self.first)
-    }
-
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         while self.queue.front()?.waiting.is_none() {
             self.queue.pop_front();
@@ -186,10 +183,10 @@ mod tests {
     fn asked(limit: &Arc<Limit>, time: Time) -> Coordinator {
         let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
         let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
-        let software = Software::Memcached;
+        let (software, login) = (Software::Memcached, config::Login::default());
         let store =
-            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false };
-        let health = Arc::new(Health::new(&store.servers, 1, Memcached.name()));
+            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false, login };
+        let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));
         let asks = ask(limit, key_on(1, 2, limit));

@@ -52,19 +52,20 @@ impl Commands for TextCommands {
         self.reads += 1;
     }
 
-    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo) {
+    fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo) {
         self.begin(b"ma ", name);
         if let Some(Initial { count, lifetime }) = initial {
             self.number(b" N", wire(lifetime));
             self.number(b" J", count);
         }
-        self.change(amount, echo);
-    }
-
-    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo) {
-        self.begin(b"ma ", name);
-        self.writes.extend_from_slice(b" MD");
-        self.change(amount, echo);
+        if amount < 0 {
+            self.writes.extend_from_slice(b" MD");
+        }
+        self.number(b" D", amount.unsigned_abs());
+        match echo {
+            Echo::Quiet => self.end(b" q", Written::Unknown),
+            Echo::Count => self.end(b" v", Written::Failed),
+        }
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
@@ -100,6 +101,11 @@ impl Commands for TextCommands {
         self.silent += 1;
     }
 
+    fn delete(&mut self, name: Name<'_>) {
+        self.begin(b"md ", name);
+        self.end(b" q", Written::Unknown);
+    }
+
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
         if !self.writes.is_empty() {
             out.append(&mut self.writes);
@@ -113,14 +119,6 @@ impl Commands for TextCommands {
 }
 
 impl TextCommands {
-    fn change(&mut self, amount: u64, echo: Echo) {
-        self.number(b" D", amount);
-        match echo {
-            Echo::Quiet => self.end(b" q", Written::Unknown),
-            Echo::Count => self.end(b" v", Written::Failed),
-        }
-    }
-
     fn begin(&mut self, verb: &[u8], name: Name<'_>) {
         self.writes.extend_from_slice(verb);
         name(&mut self.writes);
@@ -192,7 +190,7 @@ mod tests {
         assert_eq!(added(initial, Echo::Quiet), "ma gw:l:k#s.7 N60 J12 D3 q O0\r\n");
         assert_eq!(added(initial, Echo::Count), "ma gw:l:k#s.7 N60 J12 D3 v O0\r\n");
         assert_eq!(added(None, Echo::Quiet), "ma gw:l:k#s.7 D3 q O0\r\n");
-        assert_eq!(write(&|commands| commands.subtract(&name(), 3, Echo::Quiet)), "ma gw:l:k#s.7 MD D3 q O0\r\n");
+        assert_eq!(write(&|commands| commands.add(&name(), -3, None, Echo::Quiet)), "ma gw:l:k#s.7 MD D3 q O0\r\n");
         let stored = |condition| write(&|commands| commands.store(&name(), b"\x01\r\n", condition, MINUTE, 0));
         assert_eq!(stored(Condition::Version(9)), "ms gw:l:k#s.7 3 T60 C9 q O0\r\n\x01\r\n\r\n");
         assert_eq!(stored(Condition::Missing), "ms gw:l:k#s.7 3 T60 ME q O0\r\n\x01\r\n\r\n");
@@ -200,6 +198,7 @@ mod tests {
             write(&|commands| commands.store_count(&name(), 0, MINUTE, 77)),
             "ms gw:l:k#s.7 1 T60 F77 q O0\r\n0\r\n"
         );
+        assert_eq!(write(&|commands| commands.delete(&name())), "md gw:l:k#s.7 q O0\r\n");
         assert_eq!(
             write(&|commands| commands.append(&name(), b"xy", MINUTE)),
             "ms gw:l:k#s.7 2 MA q O0\r\nxy\r\ntouch gw:l:k#s.7 60 noreply\r\n"
@@ -213,7 +212,7 @@ mod tests {
             commands.read(&named("b"));
             commands.append(&named("a"), b"x", MINUTE);
             commands.read(&named("c"));
-            commands.subtract(&named("b"), 2, Echo::Count);
+            commands.add(&named("b"), -2, None, Echo::Count);
             out.clear();
             commands.finish(&mut out);
             let text = "ms a 1 MA q O0\r\nx\r\ntouch a 60 noreply\r\nma b MD D2 v O1\r\nversion\r\ngets b c\r\n";

@@ -3,22 +3,22 @@
 #[path = "../../../../benches/fleet/valkey.rs"]
 mod valkey;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use super::model::{self, Memcached};
 use crate::base::clock::Time;
-use crate::config::{Login, Software};
+use crate::config::Software;
 use crate::store::shared::protocol::{Replies, Written};
 use crate::store::shared::simulation::script_digests;
 use valkey::Valkey;
 
 thread_local! {
     /// What the servers of this test run.
-    static SOFTWARE: RefCell<Software> = const { RefCell::new(Software::Memcached) };
+    static SOFTWARE: Cell<Software> = const { Cell::new(Software::Memcached) };
 }
 
 pub(super) fn software() -> Software {
-    SOFTWARE.with_borrow(Clone::clone)
+    SOFTWARE.get()
 }
 
 pub(super) fn with_memcached(test: fn()) {
@@ -27,7 +27,7 @@ pub(super) fn with_memcached(test: fn()) {
 }
 
 pub(super) fn with_valkey(test: fn()) {
-    SOFTWARE.set(Software::Valkey(Login::default()));
+    SOFTWARE.set(Software::Valkey);
     test();
 }
 
@@ -61,7 +61,7 @@ impl Model {
     pub(super) fn new() -> Self {
         match software() {
             Software::Memcached => Self::Memcached(Memcached::default()),
-            Software::Valkey(_) => Self::Valkey(Valkey::new(script_digests())),
+            Software::Valkey => Self::Valkey(Valkey::new(script_digests())),
         }
     }
 

@@ -87,6 +87,7 @@ pub(super) fn config(count: usize, on_error: OnError, strict: bool) -> SharedSto
         timeout: Duration::from_micros(TIMEOUT),
         on_error,
         strict,
+        login: crate::config::Login::default(),
     }
 }
 
@@ -121,7 +122,7 @@ impl World {
 
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config(self.models.len(), on_error, strict);
-        let health = Arc::new(Health::new(&config.servers, 1, protocol_of(&config).name()));
+        let health = Arc::new(Health::new(&config.servers, 1, config.software.word()));
         let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
         // Nothing breaks but what the schedule says.
         let link = || Link::new(Duration::MAX / 4, self.instant());
@@ -349,7 +350,7 @@ impl World {
             self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, reply: Some(reply) });
         }
         waiting.retain_mut(|(receiver, asks, asked)| {
-            let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+            let is_dropped = matches!(receiver.try_recv(), Err(TryRecvError::Closed));
             if is_dropped {
                 let (asks, asked) = (std::mem::take(asks), *asked);
                 let (decided, reserved) = (self.now, Vec::new());

@@ -5,17 +5,16 @@
 //!
 //! Source: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::connection::Socket;
-use super::super::failure::LinkFailure;
-use super::super::protocol::{Failure, Garbage};
+use super::super::protocol::{Failure, Garbage, LinkFailure};
 use super::super::slots::{Part, SLOTS};
-use super::frames::{self, Frame, frame, whole};
-use super::greeting::Introduction;
+use super::frames::{self, Frame, frame};
+use super::greeting;
 use crate::config::Login;
 
 /// The longest time that a node may take to connect and to answer.
@@ -48,87 +47,58 @@ pub(super) async fn find(login: Login, mut nodes: Vec<String>) -> Result<Vec<Par
 
 async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
     let mut question = Vec::new();
-    frames::write([b"CLUSTER", b"SLOTS"], &mut question);
-    let mut socket = Socket::greet(node, login.tls.as_deref(), Box::new(Introduction::to_node(login))).await?;
-    let parts = socket.ask(question, |input| parts(input, node)).await?;
+    frames::write(&[b"CLUSTER", b"SLOTS"], &mut question);
+    let parts = greeting::open(node, login, None).await?.ask(question, |input| parts(input, node)).await?;
     if parts.is_empty() {
-        return Err(LinkFailure::Unlike("its cluster has no slots yet"));
+        return Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()));
     }
     Ok(parts)
 }
 
 /// Reads the answer of `node` to `CLUSTER SLOTS`; `None` while it is incomplete.
 fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
-    let count = match whole(input, 0)? {
-        None => return Ok(None),
-        Some((Frame::Several(count), _)) => count,
-        Some((Frame::Error(place), _)) => {
-            let answer = String::from_utf8_lossy(&input[place]).into_owned();
-            return Err(LinkFailure::Unwelcome { command: "CLUSTER SLOTS", answer });
-        }
-        Some(_) => return Err(Garbage.into()),
+    let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
+    let part = |told: &Frame| {
+        // First and last slot, and the primary; then its replicas. Of each server the host, the port, and more.
+        let Frame::Several(told) = told else { return None };
+        let [Frame::Number(first), Frame::Number(last), Frame::Several(primary), ..] = &told[..] else { return None };
+        let (host, port) = match &primary[..] {
+            [Frame::Text(host), Frame::Number(port), ..] => (text(host), port),
+            [Frame::Null, Frame::Number(port), ..] => (String::new(), port),
+            _ => return None,
+        };
+        let slots = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+        let server = address(&host, &port.to_string(), node);
+        (!slots.is_empty() && *slots.end() < SLOTS).then_some(Part { slots, server })
     };
-    let (_, mut at) = frame(input, 0)?.ok_or(Garbage)?;
-    let mut parts = Vec::new();
-    for _ in 0..count {
-        // First and last slot; host and port of the primary, and more about it; the same of its replicas.
-        let mut fields = at;
-        let mut next = || {
-            let (frame, next) = frame(input, fields)?.ok_or(Garbage)?;
-            fields = next;
-            Ok::<_, Garbage>(frame)
-        };
-        let [Frame::Several(3..), first, last, Frame::Several(2..), host, Frame::Number(port)] =
-            [next()?, next()?, next()?, next()?, next()?, next()?]
-        else {
-            return Err(Garbage.into());
-        };
-        let slot = |frame| match frame {
-            Frame::Number(slot) => usize::try_from(slot).ok().filter(|slot| *slot < SLOTS).ok_or(Garbage),
-            _ => Err(Garbage),
-        };
-        let host = match host {
-            Frame::Text(place) => str::from_utf8(&input[place]).map_err(|_| Garbage)?,
-            Frame::Null => "",
-            _ => return Err(Garbage.into()),
-        };
-        let slots = slot(first)?..=slot(last)?;
-        if slots.is_empty() {
-            return Err(Garbage.into());
-        }
-        parts.push(Part { slots, server: address(host, &port.to_string(), node) });
-        at = whole(input, at)?.ok_or(Garbage)?.1;
+    match frame(input, 0)? {
+        None => Ok(None),
+        Some((Frame::Several(told), _)) => Ok(Some(told.iter().map(part).collect::<Option<_>>().ok_or(Garbage)?)),
+        Some((Frame::Error(place), _)) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place])),
+        Some(_) => Err(LinkFailure::Garbage),
     }
-    Ok(Some(parts))
 }
 
 /// The address of a node that `sayer` has named. One that does not know its own host is at the sayer's.
 fn address(host: &str, port: &str, sayer: &str) -> String {
-    let host = match host {
-        "" | "?" => sayer.rsplit_once(':').map_or(sayer, |(host, _)| host),
-        host => host,
-    };
+    match host {
+        "" | "?" => host_and_port(sayer.rsplit_once(':').map_or(sayer, |(host, _)| host), port),
+        host => host_and_port(host, port),
+    }
+}
+
+pub(super) fn host_and_port(host: &str, port: &str) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Who does a command instead of the node that was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Redirection {
-    pub(super) server: String,
-    /// Whether the slot is about to move there, and the command must be announced.
-    pub(super) is_moving: bool,
-}
-
-/// `None` if this error of `node` is no redirection.
-pub(super) fn redirection(error: &[u8], node: &str) -> Option<Redirection> {
+/// The server that does a command instead of this node; `None` if this error is no redirection.
+pub(super) fn redirection(error: &[u8], node: &str) -> Option<String> {
     let mut words = str::from_utf8(error).ok()?.split(' ');
-    let is_moving = match words.next()? {
-        "ASK" => true,
-        "MOVED" => false,
-        _ => return None,
-    };
+    if !matches!(words.next(), Some("ASK" | "MOVED")) {
+        return None;
+    }
     let (host, port) = words.nth(1)?.rsplit_once(':')?;
-    Some(Redirection { server: address(host, port, node), is_moving })
+    Some(address(host, port, node))
 }
 
 #[cfg(test)]
@@ -164,11 +134,11 @@ mod tests {
     #[test]
     fn redirections_name_a_server() {
         let read = |error: &str| redirection(error.as_bytes(), "[::1]:7000");
-        let to = |server: &str, is_moving| Some(Redirection { server: server.to_owned(), is_moving });
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381", false));
-        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381", true));
-        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381", false));
-        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381", false));
+        let to = |server: &str| Some(server.to_owned());
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381"));
+        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381"));
+        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381"));
+        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381"));
         for other in ["ERR MOVED 1 a:1", "MOVED", "MOVED 1", "MOVED 1 a", "CLUSTERDOWN The cluster is down"] {
             assert_eq!(read(other), None, "{other}");
         }

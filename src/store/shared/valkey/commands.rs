@@ -40,19 +40,13 @@ impl Commands for FrameCommands {
         self.reads += 1;
     }
 
-    fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo) {
+    fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo) {
         self.call(&ADD, name, if initial.is_some() { 3 } else { 1 }, Expected::Sum(echo));
-        frames::number(amount, &mut self.writes);
+        frames::word(itoa::Buffer::new().format(amount).as_bytes(), &mut self.writes);
         if let Some(Initial { count, lifetime }) = initial {
             frames::number(count, &mut self.writes);
             self.lifetime(lifetime);
         }
-    }
-
-    fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo) {
-        self.call(&ADD, name, 1, Expected::Sum(echo));
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-        frames::word(itoa::Buffer::new().format(-amount).as_bytes(), &mut self.writes);
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
@@ -64,21 +58,19 @@ impl Commands for FrameCommands {
     }
 
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
-        match condition {
-            Condition::Missing => self.begin(b"SET", name, 6, Expected::Stored),
-            Condition::Always => self.begin(b"SET", name, 5, Expected::Stored),
-            Condition::Version(version) => {
-                self.call(&REPLACE, name, 3, Expected::Replaced);
-                frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
-            }
-        }
         let (version, number) = (fastrand::u64(..).to_be_bytes(), number.to_be_bytes());
-        frames::word_of([&[MARK], &version, &number, value], &mut self.writes);
-        match condition {
-            Condition::Version(_) => self.lifetime(lifetime),
-            Condition::Missing | Condition::Always => self.expiry(lifetime),
+        let value = [&[MARK], &version[..], &number, value];
+        if let Condition::Version(version) = condition {
+            self.call(&REPLACE, name, 3, Expected::Replaced);
+            frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
+            frames::word_of(value, &mut self.writes);
+            return self.lifetime(lifetime);
         }
-        if condition == Condition::Missing {
+        let is_first = condition == Condition::Missing;
+        self.begin(b"SET", name, if is_first { 6 } else { 5 }, Expected::Stored);
+        frames::word_of(value, &mut self.writes);
+        self.expiry(lifetime);
+        if is_first {
             frames::word(b"NX", &mut self.writes);
         }
     }
@@ -88,6 +80,10 @@ impl Commands for FrameCommands {
         frames::word_of([&[MARK], &fastrand::u64(..).to_be_bytes()], &mut self.writes);
         frames::word(more, &mut self.writes);
         self.lifetime(lifetime);
+    }
+
+    fn delete(&mut self, name: Name<'_>) {
+        self.begin(b"DEL", name, 2, Expected::Sum(Echo::Quiet));
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
@@ -149,6 +145,7 @@ const LONGEST: u64 = 100 * 366 * 86_400;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::shared::valkey::frames::Frame;
 
     const MINUTE: Lifetime = Lifetime { seconds: 60, from: 1_700_000_000 };
 
@@ -162,17 +159,17 @@ mod tests {
         collect(&mut commands);
         commands.finish(&mut out);
         let (mut at, mut words) = (0, Vec::new());
-        while let Some((frame, next)) = frames::frame(&out, at).unwrap() {
-            match frame {
-                frames::Frame::Several(count) => words.push(format!("{count}:")),
-                frames::Frame::Text(place) if place.len() == 40 => words.push("#".to_owned()),
-                frames::Frame::Text(place) if out[place.start] == MARK => {
-                    let rest = &out[place.start + 9..place.end];
-                    words.push(format!("=v{}", rest.escape_ascii()));
+        while let Some((command, next)) = frames::frame(&out, at).unwrap() {
+            let Frame::Several(frames) = command else { panic!("{command:?}") };
+            words.push(format!("{}:", frames.len()));
+            words.extend(frames.into_iter().map(|frame| match frame {
+                Frame::Text(place) if place.len() == 40 => "#".to_owned(),
+                Frame::Text(place) if out[place.start] == MARK => {
+                    format!("=v{}", out[place.start + 9..place.end].escape_ascii())
                 }
-                frames::Frame::Text(place) => words.push(out[place].escape_ascii().to_string()),
+                Frame::Text(place) => out[place].escape_ascii().to_string(),
                 other => panic!("{other:?}"),
-            }
+            }));
             at = next;
         }
         words
@@ -185,12 +182,13 @@ mod tests {
         let (name, echo) = (&named("k"), Echo::Quiet);
         assert_eq!(written(&|commands| commands.add(name, 3, initial, echo)), "7: EVALSHA # 1 k 3 12 60");
         assert_eq!(written(&|commands| commands.add(name, 3, None, echo)), "5: EVALSHA # 1 k 3");
-        assert_eq!(written(&|commands| commands.subtract(name, 3, echo)), "5: EVALSHA # 1 k -3");
+        assert_eq!(written(&|commands| commands.add(name, -3, None, echo)), "5: EVALSHA # 1 k -3");
         assert_eq!(written(&|commands| commands.store_count(name, 0, MINUTE, 77)), "5: SET k 0 77 EX 60");
         let stored = |condition| written(&|commands| commands.store(name, b"\x01", condition, MINUTE, 77));
         assert_eq!(stored(Condition::Always), "5: SET k =v\\x00\\x00\\x00M\\x01 EX 60");
         assert_eq!(stored(Condition::Missing), "6: SET k =v\\x00\\x00\\x00M\\x01 EX 60 NX");
         assert_eq!(stored(Condition::Version(9)), "7: EVALSHA # 1 k =v =v\\x00\\x00\\x00M\\x01 60");
+        assert_eq!(written(&|commands| commands.delete(name)), "2: DEL k");
         assert_eq!(written(&|commands| commands.append(name, b"xy", MINUTE)), "7: EVALSHA # 1 k =v xy 60");
     }
 

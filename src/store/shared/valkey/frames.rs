@@ -1,7 +1,7 @@
 //! The bytes of RESP3: words of commands, and frames of replies.
 //!
-//! The crate `redis-protocol` decodes single frames. What has frames inside is unfolded here, because the crate would read it
-//! by recursion, as deep as the sender likes, and anew from its start with each piece that comes.
+//! The usual frames are read here, since the crate `redis-protocol` takes several times as long; it decodes the other ones. A
+//! frame with others inside is read anew from its start with each piece that comes. Most replies come in one piece.
 //!
 //! Source: <https://github.com/redis/redis-specifications/blob/master/protocol/RESP3.md>.
 
@@ -14,15 +14,12 @@ use super::super::protocol::Garbage;
 
 /// The largest frame in bytes; the server itself refuses more than 512 MB.
 const LARGEST: usize = 64 << 20;
-/// A number in a line of at most this many bytes fits into 64 bits.
-const SHORT_LINE: usize = 20;
-/// The longest line that says what follows.
-const LONGEST_LINE: usize = 32;
+/// How deep frames may be inside each other.
+const DEEPEST: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// So many frames follow, which are part of this one.
-    Several(usize),
+    Several(Vec<Self>),
     Number(u64),
     /// Where its text is.
     Text(Range<usize>),
@@ -64,9 +61,9 @@ fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a command of these words.
-pub(super) fn write<const WORDS: usize>(words: [&[u8]; WORDS], out: &mut Vec<u8>) {
-    command(WORDS, out);
-    words.into_iter().for_each(|of| word(of, out));
+pub(super) fn write(words: &[&[u8]], out: &mut Vec<u8>) {
+    command(words.len(), out);
+    words.iter().for_each(|of| word(of, out));
 }
 
 /// The frame that begins at `at`, and where the next one does; `None` while it is incomplete.
@@ -74,84 +71,88 @@ pub(super) fn write<const WORDS: usize>(words: [&[u8]; WORDS], out: &mut Vec<u8>
 /// # Errors
 /// When the bytes are no frame.
 pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+    nested(input, at, DEEPEST, true)
+}
+
+/// Like [`frame`], but as if several had none inside.
+pub(super) fn outer(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
+    nested(input, at, DEEPEST, false)
+}
+
+/// Inside of it, frames may be so `deep`, and are kept or not.
+fn nested(input: &[u8], at: usize, deep: usize, keeps: bool) -> Result<Option<(Frame, usize)>, Garbage> {
     let rest = input.get(at..).ok_or(Garbage)?;
-    let Some(kind) = rest.first() else { return Ok(None) };
-    let frames_each = match kind {
-        b'*' | b'~' | b'>' => 1,
-        b'%' | b'|' => 2,
-        b'$' | b'+' | b'-' | b'!' | b':' | b'_' | b'=' | b'#' | b',' | b'(' => return leaf(rest, at),
+    let kind = match rest.first() {
+        None => return Ok(None),
+        Some(b'+' | b'-' | b'!' | b'=' | b'#' | b',' | b'(') => return rare(rest, at),
+        Some(b'_') if rest.starts_with(b"_\r\n") => return Ok(Some((Frame::Null, at + 3))),
+        Some(b'_') if b"_\r\n".starts_with(rest) => return Ok(None),
+        Some(kind) => kind,
+    };
+    let Some((number, length)) = counted(rest)? else { return Ok(None) };
+    let mut next = at + length;
+    let frame = match kind {
+        b':' => Frame::Number(number),
+        b'$' => {
+            let length = usize::try_from(number).ok().filter(|length| *length <= LARGEST).ok_or(Garbage)?;
+            let place = next..next + length;
+            next = place.end + 2;
+            match input.get(place.end..next) {
+                None => return Ok(None),
+                Some(b"\r\n") => Frame::Text(place),
+                Some(_) => return Err(Garbage),
+            }
+        }
+        b'*' | b'~' | b'>' | b'%' => {
+            let each = if *kind == b'%' { 2 } else { 1 };
+            let count = number.checked_mul(each).filter(|_| deep > 0).ok_or(Garbage)?;
+            let mut frames = Vec::new();
+            for _ in 0..count {
+                let Some((frame, after)) = nested(input, next, deep - 1, keeps)? else { return Ok(None) };
+                frames.extend(keeps.then_some(frame));
+                next = after;
+            }
+            Frame::Several(frames)
+        }
         _ => return Err(Garbage),
     };
-    let Some(end) = rest.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n') else {
-        return if rest.len() < LONGEST_LINE { Ok(None) } else { Err(Garbage) };
-    };
-    let digits = rest[1..end].strip_suffix(b"\r").and_then(|digits| str::from_utf8(digits).ok());
-    let count: usize = digits.and_then(|digits| digits.parse().ok()).ok_or(Garbage)?;
-    Ok(Some((Frame::Several(count.checked_mul(frames_each).ok_or(Garbage)?), at + end + 1)))
+    Ok(Some((frame, next)))
 }
 
-/// Like [`frame`], but the place returned is where all frames inside it end, too.
-pub(super) fn whole(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
-    let Some((first, mut next)) = frame(input, at)? else { return Ok(None) };
-    let inside = |frame: &Frame| if let Frame::Several(more) = frame { *more } else { 0 };
-    let mut open = inside(&first);
-    while open > 0 {
-        let Some((frame, after)) = frame(input, next)? else { return Ok(None) };
-        open = (open - 1).checked_add(inside(&frame)).ok_or(Garbage)?;
-        next = after;
-    }
-    Ok(Some((first, next)))
-}
-
-/// The number in the first line, behind its kind, and where the next line begins; `None` if that is not all of the line.
-fn counted(rest: &[u8]) -> Option<(u64, usize)> {
-    let mut number = 0;
-    for (at, byte) in rest.iter().enumerate().take(SHORT_LINE).skip(1) {
-        match byte {
-            b'0'..=b'9' => number = number * 10 + u64::from(byte - b'0'),
-            b'\r' if at > 1 && rest.get(at + 1) == Some(&b'\n') => return Some((number, at + 2)),
-            _ => break,
-        }
-    }
-    None
-}
-
-/// What most replies are, if it is whole: a number, a text, or nothing.
-fn usual(rest: &[u8], at: usize) -> Option<(Frame, usize)> {
-    match rest {
-        [b':', ..] => counted(rest).map(|(number, end)| (Frame::Number(number), at + end)),
-        [b'$', ..] => {
-            let (length, begin) = counted(rest)?;
-            let end = begin.checked_add(usize::try_from(length).ok()?)?;
-            (rest.get(end..)?.starts_with(b"\r\n")).then_some((Frame::Text(at + begin..at + end), at + end + 2))
-        }
-        [b'_', b'\r', b'\n', ..] => Some((Frame::Null, at + 3)),
-        _ => None,
-    }
-}
-
-fn leaf(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
-    // The crate takes several times as long.
-    if let Some(usual) = usual(rest, at) {
-        return Ok(Some(usual));
-    }
+/// What hardly any reply is, and has no frames inside.
+fn rare(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     let Some((decoded, length)) = decode_range(rest).map_err(|_| Garbage)? else {
         return if rest.len() < LARGEST { Ok(None) } else { Err(Garbage) };
     };
     let place = |(start, end): (usize, usize)| at + start..at + end;
     let frame = match decoded {
-        RangeFrame::BlobString { data, .. }
-        | RangeFrame::SimpleString { data, .. }
+        RangeFrame::SimpleString { data, .. }
         | RangeFrame::VerbatimString { data, .. }
         | RangeFrame::BigNumber { data, .. } => Frame::Text(place(data)),
         RangeFrame::SimpleError { data, .. } | RangeFrame::BlobError { data, .. } => Frame::Error(place(data)),
-        RangeFrame::Number { data, .. } => Frame::Number(u64::try_from(data).unwrap_or(0)),
         RangeFrame::Boolean { data, .. } => Frame::Number(data.into()),
-        // No reply that matters here has one.
-        RangeFrame::Double { .. } | RangeFrame::Null => Frame::Null,
+        // No reply that matters here is one.
+        RangeFrame::Double { .. } => Frame::Null,
         _ => return Err(Garbage),
     };
     Ok(Some((frame, at + length)))
+}
+
+/// The number in the first line, behind its kind, and where the next line begins; `None` while the line is incomplete.
+pub(super) fn counted(rest: &[u8]) -> Result<Option<(u64, usize)>, Garbage> {
+    let mut number = 0_u64;
+    for (at, byte) in rest.iter().enumerate().skip(1) {
+        number = match (byte, rest.get(at + 1)) {
+            (b'0'..=b'9', _) => {
+                let more = number.checked_mul(10).and_then(|tens| tens.checked_add(u64::from(byte - b'0')));
+                more.ok_or(Garbage)?
+            }
+            (b'\r', None) if at > 1 => return Ok(None),
+            (b'\r', Some(b'\n')) if at > 1 => return Ok(Some((number, at + 2))),
+            _ => return Err(Garbage),
+        };
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn words_are_counted_in_bytes() {
         let mut out = Vec::new();
-        write([b"SET", b"k", b"\r\n\xff"], &mut out);
+        write(&[b"SET", b"k", b"\r\n\xff"], &mut out);
         number(17, &mut out);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
     }
@@ -177,9 +178,23 @@ mod tests {
         assert_eq!(read(b"_\r\n"), Some((Frame::Null, 5)));
         assert_eq!(read(b"-ERR no\r\n"), Some((Frame::Error(3..9), 11)));
         assert_eq!(read(b"!5\r\nNO no\r\n"), Some((Frame::Error(6..11), 13)));
-        assert_eq!(read(b"*512\r\n:1"), Some((Frame::Several(512), 8)));
-        assert_eq!(read(b"%7\r\n"), Some((Frame::Several(14), 6)));
-        for incomplete in [&b""[..], b"*", b"*51", b"*5\r", b"$3\r\nab", b"$3\r\nabc", b"+O", b":1\r", b"-ERR"] {
+        assert_eq!(read(b"=6\r\ntxt:ab\r\n"), Some((Frame::Text(10..12), 14)));
+        assert_eq!([read(b"#t\r\n"), read(b",1.5\r\n")], [Some((Frame::Number(1), 6)), Some((Frame::Null, 8))]);
+        let several = Frame::Several(vec![Frame::Number(1), Frame::Several(vec![Frame::Null, Frame::Text(18..19)])]);
+        assert_eq!(read(b"*2\r\n:1\r\n%1\r\n_\r\n+a\r\n:2"), Some((several, 21)));
+        for incomplete in [
+            &b""[..],
+            b"*",
+            b"*51",
+            b"*5\r",
+            b"*2\r\n:1\r\n",
+            b"_\r",
+            b"$3\r\nab",
+            b"$3\r\nabc",
+            b"+O",
+            b":1\r",
+            b"-ERR",
+        ] {
             assert_eq!(read(incomplete), None, "{incomplete:?}");
         }
     }
@@ -190,12 +205,15 @@ mod tests {
             &b"HTTP/1.1 400 Bad Request\r\n"[..],
             b"END\r\n",
             b"*-1\r\n",
+            b"\x15\x03",
+            b":-1\r\n",
             b"*x\r\n",
             b"*99999999999999999999\r\n",
             b"%18446744073709551615\r\n",
             b"$x\r\n",
             b":x\r\n",
-            b"*1111111111111111111111111111111111111",
+            b"$3\r\nabcde",
+            &b"*1\r\n".repeat(DEEPEST + 1),
         ] {
             assert_eq!(frame(input, 0), Err(Garbage), "{}", String::from_utf8_lossy(input));
         }

@@ -15,13 +15,12 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::time::timeout;
 
-use super::super::connection::Socket;
-use super::super::failure::LinkFailure;
-use super::super::protocol::{Garbage, Redirects};
+use super::super::connection::{Redirects, Socket};
+use super::super::protocol::{Garbage, LinkFailure};
 use super::super::slots::SlotMap;
-use super::cluster::{Redirection, TIMEOUT, redirection};
-use super::frames::{self, Frame, whole};
-use super::greeting::Introduction;
+use super::cluster::{TIMEOUT, redirection};
+use super::frames::{self, Frame, outer};
+use super::greeting;
 use crate::config::Login;
 
 /// How often other nodes are asked for the commands that were read at once, before a redirection stays.
@@ -46,7 +45,7 @@ type Followed = (BTreeMap<String, Socket>, Vec<Redirected>);
 /// A command that another node does.
 struct Redirected {
     /// `None` if it needs no further node, or that one cannot be connected to.
-    to: Option<Redirection>,
+    to: Option<String>,
     command: BytesMut,
     /// The place of its reply in the input.
     place: Range<usize>,
@@ -64,16 +63,14 @@ impl Follower {
     fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
         let mut redirected = Vec::new();
         let mut at = input.len() - self.unseen;
-        while let Some((reply, next)) = whole(input, at)? {
+        while let Some((reply, next)) = outer(input, at)? {
             // The node sends what nobody has asked for, if there is no command.
-            let (_, length) = whole(&self.sent, 0)?.ok_or(Garbage)?;
+            let (_, length) = outer(&self.sent, 0)?.ok_or(Garbage)?;
             let command = self.sent.split_to(length);
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
             {
-                if !to.is_moving {
-                    self.slots.mark_stale();
-                }
+                self.slots.stale.notify_one();
                 redirected.push(Redirected { to: Some(to), command, place: at..next, reply: None });
             }
             at = next;
@@ -119,23 +116,23 @@ async fn follow(
     mut redirected: Vec<Redirected>,
 ) -> Result<Followed, LinkFailure> {
     for _ in 0..MOST {
-        let Some(server) = redirected.iter().find_map(|one| one.to.as_ref()).map(|to| to.server.clone()) else { break };
-        let is_theirs = |one: &&mut Redirected| one.to.as_ref().is_some_and(|to| to.server == server);
-        let theirs: Vec<_> = redirected.iter_mut().filter(is_theirs).collect();
-        let Some(mut socket) = connection(&mut others, &login, &server).await else {
+        let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
+        let theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
+        let socket = match others.remove(&server) {
+            Some(socket) => Ok(Ok(socket)),
+            None => timeout(TIMEOUT, greeting::open(&server, &login, None)).await,
+        };
+        let Ok(Ok(mut socket)) = socket else {
             theirs.into_iter().for_each(|one| one.to = None);
             continue;
         };
-        let (mut question, mut announced) = (Vec::new(), Vec::new());
-        for Redirected { to, command, .. } in &theirs {
-            let is_moving = to.as_ref().is_some_and(|to| to.is_moving);
-            if is_moving {
-                frames::write([b"ASKING"], &mut question);
-            }
-            question.extend_from_slice(command);
-            announced.push(is_moving);
+        let mut question = Vec::new();
+        for one in &theirs {
+            // Without it, a node refuses what it is about to get.
+            frames::write(&[b"ASKING"], &mut question);
+            question.extend_from_slice(&one.command);
         }
-        let answers = socket.ask(question, |input| Ok(replies(input, &announced, &server)?)).await?;
+        let answers = socket.ask(question, |input| Ok(replies(input, theirs.len(), &server)?)).await?;
         for (one, (reply, to)) in theirs.into_iter().zip(answers) {
             (one.reply, one.to) = (Some(reply), to);
         }
@@ -144,30 +141,18 @@ async fn follow(
     Ok((others, redirected))
 }
 
-/// `None` if the node cannot be connected to.
-async fn connection(others: &mut BTreeMap<String, Socket>, login: &Login, server: &str) -> Option<Socket> {
-    if let Some(socket) = others.remove(server) {
-        return Some(socket);
-    }
-    let greeting = Box::new(Introduction::to_node(login));
-    timeout(TIMEOUT, Socket::greet(server, login.tls.as_deref(), greeting)).await.ok()?.ok()
-}
+type Reply = (BytesMut, Option<String>);
 
-type Reply = (BytesMut, Option<Redirection>);
-
-/// The replies of a node to so many commands, without those to announcements, and where they redirect to; `None` while they are
-/// incomplete.
-fn replies(input: &[u8], announced: &[bool], node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
+/// The replies of a node to so many commands, and where they redirect to; `None` while they are incomplete. The answer to
+/// `ASKING` comes before each.
+fn replies(input: &[u8], commands: usize, node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
     let (mut at, mut replies) = (0, Vec::new());
-    for is_announced in announced {
-        if *is_announced {
-            let Some((_, next)) = whole(input, at)? else { return Ok(None) };
-            at = next;
-        }
-        let Some((reply, next)) = whole(input, at)? else { return Ok(None) };
+    for _ in 0..commands {
+        let Some((_, begin)) = outer(input, at)? else { return Ok(None) };
+        let Some((reply, end)) = outer(input, begin)? else { return Ok(None) };
         let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
-        replies.push((BytesMut::from(&input[at..next]), to));
-        at = next;
+        replies.push((BytesMut::from(&input[begin..end]), to));
+        at = end;
     }
     Ok(Some(replies))
 }

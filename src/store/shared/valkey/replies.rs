@@ -1,9 +1,9 @@
-//! The replies of Valkey and Redis to one exchange, read in place and each only once, in whatever pieces they arrive.
+//! The replies of Valkey and Redis to one exchange, read in place, in whatever pieces they arrive.
 
 use std::ops::Range;
 
 use super::super::protocol::{Echo, Garbage, Place, Reader, Replies, Written, digits};
-use super::frames::{Frame, frame};
+use super::frames::{Frame, counted, frame};
 
 /// How a value begins.
 pub(super) const MARK: u8 = b'=';
@@ -31,13 +31,13 @@ pub(super) struct FrameReader {
     expected: Vec<Expected>,
     written: Vec<Written>,
     reads: usize,
-    /// How many items each command reads, and how many of the present one are to come.
+    /// How many items each command reads.
     reads_each: usize,
-    open: usize,
-    /// Whether a read is answered by an error, and whether each is.
-    is_refused: bool,
-    is_all_refused: bool,
     items: Vec<Option<Place>>,
+    /// How many items of the present command are still to come.
+    open: usize,
+    /// How many items could not be read, because of an error.
+    unread: usize,
     /// The place of the first message, and whether any of them is about the server.
     failure: Option<Range<usize>>,
     is_of_server: bool,
@@ -48,7 +48,7 @@ impl FrameReader {
     /// One command reads `reads_each` items.
     pub(super) fn new(expected: Vec<Expected>, reads: usize, reads_each: usize) -> Self {
         let (written, items) = (Vec::with_capacity(expected.len()), Vec::with_capacity(reads));
-        Self { expected, written, reads, reads_each, is_all_refused: true, items, ..Self::default() }
+        Self { expected, written, reads, reads_each, items, ..Self::default() }
     }
 
     fn fail(&mut self, place: Range<usize>, input: &[u8]) {
@@ -74,21 +74,16 @@ impl FrameReader {
             return Ok(());
         }
         match frame {
-            Frame::Several(items) if self.open == 0 && items == self.reads_each => {
-                (self.open, self.is_all_refused) = (items, false);
-                return Ok(());
-            }
-            Frame::Error(place) if self.open == 0 => {
-                self.fail(place, input);
-                self.is_refused = true;
-                self.items.resize(self.items.len() + self.reads_each, None);
-                return Ok(());
-            }
             Frame::Text(place) if self.open > 0 => self.items.push(Some(item(place, input))),
             Frame::Null if self.open > 0 => self.items.push(None),
+            Frame::Error(place) if self.open == 0 => {
+                self.fail(place, input);
+                self.unread += self.reads_each;
+                self.items.resize(self.items.len() + self.reads_each, None);
+            }
             _ => return Err(Garbage),
         }
-        self.open -= 1;
+        self.open = self.open.saturating_sub(1);
         Ok(())
     }
 }
@@ -96,6 +91,12 @@ impl FrameReader {
 impl Reader for FrameReader {
     fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
         while self.written.len() < self.expected.len() || self.items.len() < self.reads {
+            // Items are read without a list of frames for each command.
+            if self.written.len() == self.expected.len() && self.open == 0 && input.get(self.length) == Some(&b'*') {
+                let Some((items, length)) = counted(&input[self.length..])? else { return Ok(None) };
+                self.open = usize::try_from(items).ok().filter(|items| *items == self.reads_each).ok_or(Garbage)?;
+                self.length += length;
+            }
             let Some((frame, next)) = frame(input, self.length)? else { return Ok(None) };
             self.take(frame, input)?;
             self.length = next;
@@ -104,13 +105,13 @@ impl Reader for FrameReader {
     }
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, items, is_refused, is_all_refused, is_of_server, failure, .. } = self;
-        let is_all = *is_all_refused && written.iter().all(|written| *written == Written::Failed);
+        let Self { written, reads, items, unread, is_of_server, failure, .. } = self;
+        let is_all = unread == reads && written.iter().all(|written| *written == Written::Failed);
         Replies {
             written,
             items,
             input,
-            is_read: !is_refused,
+            is_read: *unread == 0,
             is_failure: failure.is_some() && (is_all || *is_of_server),
             failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
         }
@@ -210,10 +211,10 @@ mod tests {
         for input in [
             &b"+OK\r\n"[..],
             b":1\r\n:1\r\n:1\r\n:1\r\n",
-            b":1\r\n:1\r\n:1\r\n+OK\r\n*2\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*2\r\n_\r\n_\r\n",
             b":1\r\n:1\r\n:1\r\n+OK\r\n_\r\n",
-            b":1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n*1\r\n",
-            b"*4\r\n",
+            b":1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n*1\r\n_\r\n",
+            b"*1\r\n_\r\n",
         ] {
             assert_eq!(reader(1).read(input), Err(Garbage), "{}", String::from_utf8_lossy(input));
         }

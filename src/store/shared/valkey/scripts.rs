@@ -69,10 +69,4 @@ impl Script {
         out.extend_from_slice(&self.called);
         frames::word(key, out);
     }
-
-    /// The same with the source, from which the server learns it.
-    pub(super) fn teach(&self, key: &[u8], arguments: usize, out: &mut Vec<u8>) {
-        frames::command(4 + arguments, out);
-        [b"EVAL", self.source.as_bytes(), b"1", key].into_iter().for_each(|word| frames::word(word, out));
-    }
 }

@@ -1,22 +1,23 @@
 //! Where a primary is, as its sentinels say.
 //!
 //! All sentinels are asked at once, for each connection. One that was cut off from the others may still name the primary before
-//! the last failover, so the address that most of them name is taken, once the answers to come cannot change that.
+//! the last failover, so the address that most of them name is taken: once more than half do, or all have answered.
 //!
 //! Source: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::connection::Socket;
-use super::super::failure::LinkFailure;
-use super::super::protocol::Garbage;
+use super::super::protocol::LinkFailure;
+use super::cluster::host_and_port;
 use super::frames::{self, Frame, frame};
-use crate::config::UpstreamTls;
+use crate::config::{Login, UpstreamTls};
 
 /// The longest time that a sentinel may take to connect and to answer. The primary needs the rest of a second.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -25,65 +26,52 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// If no sentinel knows it.
-pub(super) async fn locate(name: String, sentinels: Vec<String>, tls: Option<Box<UpstreamTls>>) -> io::Result<String> {
+pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
     let mut asked = JoinSet::new();
-    for sentinel in sentinels {
-        let (name, tls) = (name.clone(), tls.clone());
-        asked.spawn(async move { timeout(TIMEOUT, ask(&sentinel, &name, tls.as_deref())).await });
+    for sentinel in login.sentinels.clone() {
+        let (name, tls) = (name.to_owned(), login.tls.clone());
+        let answer = async move { ask(&sentinel, &name, tls.as_deref()).await };
+        asked.spawn(async { timeout(TIMEOUT, answer).await.unwrap_or(Err(LinkFailure::Silent)) });
     }
     let (mut votes, mut last) = (BTreeMap::<String, usize>::new(), LinkFailure::Silent);
-    while let Some(answer) = asked.join_next().await {
+    while let Some(Ok(answer)) = asked.join_next().await {
         match answer {
-            Ok(Ok(Ok(address))) => *votes.entry(address).or_default() += 1,
-            Ok(Ok(Err(failure))) => last = failure,
-            // It took too long.
-            Ok(Err(_)) | Err(_) => {}
-        }
-        if let Some(elected) = elected(&votes, asked.len()) {
-            return Ok(elected.to_owned());
+            Ok(address) => {
+                let own = votes.entry(address.clone()).or_default();
+                *own += 1;
+                if 2 * *own > login.sentinels.len() {
+                    return Ok(address);
+                }
+            }
+            Err(failure) => last = failure,
         }
     }
-    // Each of two addresses has half of the votes, or there are none.
-    match votes.into_keys().next() {
-        Some(address) => Ok(address),
-        None => Err(io::Error::other(format!("no sentinel knows where \"{name}\" is: {last}"))),
-    }
-}
-
-/// The address with the most votes, if so many `open` ones cannot change that.
-fn elected(votes: &BTreeMap<String, usize>, open: usize) -> Option<&str> {
-    let (first, most) = votes.iter().max_by_key(|(_, votes)| **votes)?;
-    let next = votes.iter().filter(|(address, _)| *address != first).map(|(_, votes)| *votes).max();
-    (*most > next.unwrap_or(0) + open).then_some(first)
+    let elected = votes.into_iter().max_by_key(|(_, votes)| *votes);
+    let unknown = || io::Error::other(format!("no sentinel knows where \"{name}\" is: {last}"));
+    elected.map(|(address, _)| address).ok_or_else(unknown)
 }
 
 async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<String, LinkFailure> {
     let mut question = Vec::new();
-    frames::write([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()], &mut question);
+    frames::write(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()], &mut question);
     Socket::connect(sentinel, tls).await?.ask(question, address).await
 }
 
 /// Reads host and port; `None` while they are incomplete.
 fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     // Null, as the second version of the protocol writes it.
-    if input.starts_with(b"*-1\r\n") {
+    if input.starts_with(b"*-") {
         return Err(LinkFailure::Failed("it has no primary of this name".to_owned()));
     }
-    let text = |at| match frame(input, at)? {
-        Some((Frame::Text(place), next)) => Ok(Some((str::from_utf8(&input[place]).map_err(|_| Garbage)?, next))),
-        Some((Frame::Error(place), _)) => Err(LinkFailure::Failed(String::from_utf8_lossy(&input[place]).into_owned())),
-        Some(_) => Err(Garbage.into()),
-        None => Ok(None),
-    };
-    let first = match frame(input, 0)? {
-        Some((Frame::Several(2), next)) => next,
-        Some((Frame::Error(_), _)) => return text(0).map(|_| None),
-        Some(_) => return Err(Garbage.into()),
-        None => return Ok(None),
-    };
-    let Some((host, next)) = text(first)? else { return Ok(None) };
-    let Some((port, _)) = text(next)? else { return Ok(None) };
-    Ok(Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }))
+    let Some((answer, _)) = frame(input, 0)? else { return Ok(None) };
+    let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
+    match &answer {
+        Frame::Several(told) if let [Frame::Text(host), Frame::Text(port)] = &told[..] => {
+            Ok(Some(host_and_port(&text(host), &text(port))))
+        }
+        Frame::Error(place) => Err(LinkFailure::Failed(text(place))),
+        _ => Err(LinkFailure::Garbage),
+    }
 }
 
 #[cfg(test)]
@@ -101,23 +89,8 @@ mod tests {
         assert_eq!(read(b"*2\r\n$3\r\n::1\r\n$1\r\n7\r\n"), Ok(Some("[::1]:7".to_owned())));
         assert!(read(b"*-1\r\n").unwrap_err().contains("no primary"));
         assert!(read(b"-NOAUTH no\r\n").unwrap_err().contains("NOAUTH no"));
-        for garbage in [&b"*3\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n", b"HTTP/1.1 400\r\n"] {
+        for garbage in [&b"*1\r\n+a\r\n"[..], b":1\r\n", b"*2\r\n:1\r\n+1\r\n", b"HTTP/1.1 400\r\n"] {
             assert!(read(garbage).is_err());
         }
-    }
-
-    #[test]
-    fn most_sentinels_decide_once_the_others_cannot() {
-        let elected = |votes: &[(&str, usize)], open| {
-            elected(&votes.iter().map(|(address, votes)| ((*address).to_owned(), *votes)).collect(), open)
-                .map(str::to_owned)
-        };
-        assert_eq!(elected(&[], 0), None);
-        assert_eq!(elected(&[("a", 1)], 0).as_deref(), Some("a"));
-        assert_eq!(elected(&[("a", 1)], 1), None);
-        assert_eq!(elected(&[("a", 2)], 1).as_deref(), Some("a"));
-        assert_eq!(elected(&[("a", 1), ("b", 2)], 1), None);
-        assert_eq!(elected(&[("a", 1), ("b", 3)], 1).as_deref(), Some("b"));
-        assert_eq!(elected(&[("a", 1), ("b", 1)], 0), None);
     }
 }

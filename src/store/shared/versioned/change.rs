@@ -1,6 +1,8 @@
 //! The changes of a state that is one value: those that are pending, and those that were sent, which are looked for in what
 //! is read afterwards.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::VersionedState;
@@ -34,22 +36,11 @@ pub(super) struct TotalCharge {
     cost: u64,
 }
 
-/// The result of an attempt: the number of its first request, the number of its requests, and how many of these are admitted.
-#[derive(Clone, Copy, Debug)]
+/// The result of an attempt: the numbers of its requests, and how many of these, the first ones, are admitted.
+#[derive(Clone, Debug)]
 struct AttemptOutcome {
-    first: Number,
-    times: u64,
+    requests: Range<Number>,
     admitted: u64,
-}
-
-fn is_among(number: Number, first: Number, times: u64) -> bool {
-    (first..first + times).contains(&number)
-}
-
-impl AttemptOutcome {
-    fn is_about(&self, number: Number) -> bool {
-        is_among(number, self.first, self.times)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -58,8 +49,8 @@ pub(in crate::store::shared) struct AttemptOutcomes(SmallVec<[AttemptOutcome; 1]
 impl AttemptOutcomes {
     /// `None` if it is unknown.
     pub(in crate::store::shared) fn of(&self, number: Number) -> Option<bool> {
-        let outcome = self.0.iter().find(|outcome| outcome.is_about(number))?;
-        Some(number - outcome.first < outcome.admitted)
+        let outcome = self.0.iter().find(|outcome| outcome.requests.contains(&number))?;
+        Some(number - outcome.requests.start < outcome.admitted)
     }
 
     pub(super) fn append(&mut self, mut other: Self) {
@@ -102,7 +93,7 @@ impl StateChange {
 
     /// Whether this request is charged only if it fits.
     pub(super) fn attempts(&self, number: Number) -> bool {
-        self.attempts.iter().any(|(first, attempt)| is_among(number, *first, attempt.times))
+        self.attempts.iter().any(|(first, attempt)| (*first..first + attempt.times).contains(&number))
     }
 
     /// This request was admitted in any case.
@@ -128,12 +119,12 @@ impl StateChange {
     pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut(TotalCharge)) -> AttemptOutcomes {
         let outcome = |(index, (first, attempt)): (usize, &(Number, Attempt))| {
             let admitted = admitted.get(index).copied().unwrap_or(attempt.times);
-            AttemptOutcome { first: *first, times: attempt.times, admitted }
+            AttemptOutcome { requests: *first..first + attempt.times, admitted }
         };
         let outcomes = AttemptOutcomes(self.attempts.iter().enumerate().map(outcome).collect());
         for number in self.admitted.iter().filter(|number| outcomes.of(**number) == Some(false)) {
-            let attempts = self.attempts.iter().filter(|(first, attempt)| is_among(*number, *first, attempt.times));
-            attempts.for_each(|(_, attempt)| {
+            let is_of = |(first, attempt): &&(Number, Attempt)| (*first..first + attempt.times).contains(number);
+            self.attempts.iter().filter(is_of).for_each(|(_, attempt)| {
                 later(TotalCharge { since: attempt.since, until: attempt.at, cost: attempt.cost });
             });
         }
@@ -189,11 +180,11 @@ impl StateChange {
             self.operations().filter_map(|operation| limit.operate(cell, now, &operation)).collect();
         let (mut outcomes, mut later) = (AttemptOutcomes::default(), SmallVec::<[_; 1]>::new());
         for ((first, attempt), admitted) in self.attempts.iter_mut().zip(admitted) {
-            let dropped = AttemptOutcome { first: *first + admitted, times: attempt.times - admitted, admitted: 0 };
+            let dropped = *first + admitted..*first + attempt.times;
             attempt.times = admitted;
-            outcomes.0.push(dropped);
             let all = self.admitted.len();
-            self.admitted.retain(|number| !dropped.is_about(*number));
+            self.admitted.retain(|number| !dropped.contains(number));
+            outcomes.0.push(AttemptOutcome { requests: dropped, admitted: 0 });
             let cost = attempt.cost.saturating_mul((all - self.admitted.len()) as u64);
             if cost > 0 {
                 let (at, since) = (attempt.at, attempt.since);
