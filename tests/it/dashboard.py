@@ -285,6 +285,8 @@ def token(page):
     page.wait_text("#state-text", "ready")
     page.wait_text("#config", "limits")
     assert not page.find("#certificates-card").is_displayed(), "it has none"
+    page.wait_text("#store-type", "in Valkey")
+    page.wait_text("#store", "decided without Valkey")
     # The tab remembers it.
     page.driver.refresh()
     page.wait_text("#state-text", "ready")

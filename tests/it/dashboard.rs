@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::harness::{Authority, Client, Gateway, Upstream, reply, unix};
+use crate::harness::{Authority, Client, Gateway, Software, Upstream, reply, unix};
 
 #[track_caller]
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
@@ -116,7 +116,8 @@ fn the_page_works_in_a_browser() {
     let decisions =
         format!("[decisions]\nlisten = \"127.0.0.1:0\"\ntls = {{ certificates = [{}] }}\n", certificates.join(", "));
     let gateway = Gateway::with_admin("show_keys = true", &(decisions + &rest));
-    let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
+    let shared = Software::Valkey.start();
+    let guarded = Gateway::with_admin("token = \"the-token\"", &(shared.store() + &rest));
     let many = many_limits();
     let none = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = {}\n");
     (0..3).for_each(|_| drop(gateway.client().get_with("/strict", "x-api-key: scraper\r\n")));

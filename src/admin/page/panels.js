@@ -1,5 +1,8 @@
 // What the page shows of the numbers. Each panel has its elements and updates them in place.
 
+/** The names of the types of a shared store. */
+const SOFTWARE = { memcached: "Memcached", valkey: "Valkey" };
+
 /** The state of the gateway, and how long this page has had no data. */
 class Header {
   last = null;
@@ -70,7 +73,7 @@ class Tiles {
   store(store, readings) {
     const isShared = store?.servers !== undefined;
     if (isShared) {
-      const name = store.type === "valkey" ? "Valkey" : "Memcached";
+      const name = SOFTWARE[store.type];
       const down = store.servers.filter((server) => !server.up).length;
       const [median] = readings.quantiles((reading) => reading.store?.round_trip_seconds, [0.5]);
       const up = `${store.servers.length - down} of ${store.servers.length} up`;
@@ -194,8 +197,9 @@ class Store {
     if (!store) {
       return;
     }
-    setText(byId("store-type"), store.type === "memory" ? "in memory, in this process" : "in Memcached");
-    const pairs = store.type === "memory" ? this.memory(store) : this.memcached(store, readings);
+    const software = SOFTWARE[store.type];
+    setText(byId("store-type"), software ? `in ${software}` : "in memory, in this process");
+    const pairs = software ? this.servers(store, readings) : this.memory(store);
     const items = pairs.flatMap(([name, value, part]) => [
       { name, text: name, tag: "dt" },
       { name, text: value, tag: "dd", part },
@@ -231,7 +235,7 @@ class Store {
     ];
   }
 
-  memcached(store, readings) {
+  servers(store, readings) {
     const [median, slow] = readings.quantiles((reading) => reading.store?.round_trip_seconds, [0.5, 0.99]);
     const of = (field) => readings.rate((reading) => reading.store?.[field]);
     return [
@@ -240,7 +244,7 @@ class Store {
       ["latency, 99 %", latency(slow)],
       ["round trips per second", rate(of("round_trips"))],
       ["errors", count(store.errors)],
-      ["decided without Memcached", count(store.local)],
+      [`decided without ${SOFTWARE[store.type]}`, count(store.local)],
       ["counters lost", count(store.lost)],
     ];
   }
