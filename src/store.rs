@@ -303,9 +303,9 @@ impl From<Memory> for Store {
 }
 
 impl Ask<'_> {
-    fn terms(&self) -> AskTerms {
+    fn terms(&self) -> AskTerms<'_> {
         let Self { need, cost, role, overflow, place, .. } = *self;
-        AskTerms { demand: Demand { need, cost }, role, place, overflow }
+        AskTerms { limit: self.limit.name(), demand: Demand { need, cost }, role, place, overflow }
     }
 
     /// How full the limit is before the request is charged; 0 if it is never held. The cell must be advanced to `now`.

@@ -39,17 +39,19 @@ pub(super) fn socket(text: &str) -> Read<SocketAddr> {
     })
 }
 
-/// A network, or one address as a network.
+/// A network, or one address as a network. `::ffff:192.0.2.7` is `192.0.2.7`, as it is in requests.
 pub(super) fn network(text: &str) -> Read<IpNet> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(IpNet::from(ip));
+        return Ok(IpNet::from(ip.to_canonical()));
     }
     let Ok(network) = text.parse::<IpNet>() else {
         let help = "it is an address and a prefix length, like \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
         return Err(Wrong::new(format!("{} is not a network", quoted(text)), help));
     };
     if network.addr() == network.network() {
-        return Ok(network);
+        let mapped = network.prefix_len().checked_sub(96).filter(|_| network.addr().to_canonical().is_ipv4());
+        let mapped = mapped.and_then(|prefix| IpNet::new(network.addr().to_canonical(), prefix).ok());
+        return Ok(mapped.unwrap_or(network));
     }
     // If only one machine was meant, trusting its whole network would be a security hole.
     let message = format!("{} is an address within a network", quoted(text));
@@ -270,6 +272,10 @@ mod tests {
         assert_eq!(network("192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
         assert_eq!(network("::1").unwrap().to_string(), "::1/128");
         assert_eq!(network("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(network("::ffff:192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
+        assert_eq!(network("::ffff:192.0.2.0/120").unwrap().to_string(), "192.0.2.0/24");
+        assert_eq!(network("::ffff:0:0/96").unwrap().to_string(), "0.0.0.0/0");
+        assert_eq!(network("::/0").unwrap().to_string(), "::/0");
         for text in ["", "10.0.0.0/33", "10.0.0.1/8", "10.0.0/8", "here"] {
             assert!(network(text).is_err(), "{text}");
         }

@@ -60,6 +60,21 @@ impl WrittenPart<'_> {
             _ => Ok(values),
         }
     }
+
+    /// The network by which clients in this one are counted. An address stands for it.
+    ///
+    /// # Errors
+    /// When it has more clients than this network.
+    pub(super) fn counted_network(self, network: IpNet) -> Result<IpNet, Wrong> {
+        let of_source = |source: &Source| if let Source::ClientIp { v6 } = source { Some(*v6) } else { None };
+        let longest = self.sources.iter().find_map(of_source).filter(|_| network.addr().is_ipv6()).unwrap_or(u8::MAX);
+        let Ok(counted) = IpNet::new(network.addr(), longest.min(network.prefix_len())) else { return Ok(network) };
+        if network.prefix_len() > longest && network.prefix_len() < network.max_prefix_len() {
+            let message = format!("{} is a part of a network that has one counter", quoted(&network.to_string()));
+            return Err(Wrong::new(message, format!("write the whole network: \"{}\"", counted.trunc())));
+        }
+        Ok(counted.trunc())
+    }
 }
 
 impl KeyForms {
@@ -88,6 +103,12 @@ impl KeyForms {
             Source::Capture(_) => {
                 let segment = self.path(&format!("/{text}"), ignore_case)?.split_off(1);
                 if segment.is_empty() || segment.contains('/') { Err(SEGMENT.into()) } else { Ok(Cow::Owned(segment)) }
+            }
+            Source::Header(_) | Source::Cookie(_) | Source::Bearer
+                if text.trim_matches([' ', '\t']) != text
+                    || text.contains(|one: char| one != '\t' && one.is_ascii_control()) =>
+            {
+                Err("it has no blanks around it and no control characters".into())
             }
             Source::ClientIp { v6 } => address(text, *v6).ok_or("an address is like 192.0.2.7 or 2001:db8::7".into()),
             Source::Global if text != "*" => Err("all requests have the key `*`".into()),
@@ -214,6 +235,8 @@ mod tests {
             (capture(), &["/acme", "acme/", "a/b", "a%2Fb", "100%", "..", ";x"]),
             (Source::Method, &["two words", "get"]),
             (Source::ClientIp { v6: 64 }, &["evil.test", "2001:db8::/56", "192.0.2.0/24"]),
+            (Source::Header("x-key".parse().unwrap()), &[" k", "k\n", "k\t", "\0", "\u{7f}"]),
+            (Source::Bearer, &["token "]),
             (Source::Global, &["all"]),
         ] {
             for text in texts {

@@ -3,7 +3,9 @@
 //! A request is charged to all of its limits or to none. A limit that only reports is charged if it has room, and otherwise
 //! lets the request pass. A full limit with a pool is replaced by its pool if that has room for what the limit needs. A pool
 //! is charged once: the largest cost of the limits that it replaces, and of the request itself if the pool is one of its
-//! limits.
+//! limits. The cost of a limit that is asked for several keys, such as those of a batch, is the sum of what they lack.
+
+use std::iter::Sum;
 
 use smallvec::SmallVec;
 
@@ -19,7 +21,9 @@ pub struct Demand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AskTerms {
+pub(super) struct AskTerms<'a> {
+    /// The name of the limit, which may be asked for several keys.
+    pub(super) limit: &'a str,
     /// What the request asks of the limit itself: nothing if the limit only stands in for others.
     pub(super) demand: Demand,
     pub(super) role: Role,
@@ -56,9 +60,18 @@ pub struct RefusedAsk {
     pub pooled: Option<Pooled>,
 }
 
-impl AskTerms {
+impl AskTerms<'_> {
     pub(super) fn is_idle(&self) -> bool {
         self.role == Role::Reports && self.demand == Demand::default()
+    }
+}
+
+impl Sum for Demand {
+    fn sum<I: Iterator<Item = Self>>(demands: I) -> Self {
+        demands.fold(Self::default(), |all, Self { need, cost }| Self {
+            need: all.need.saturating_add(need),
+            cost: all.cost.saturating_add(cost),
+        })
     }
 }
 
@@ -70,8 +83,8 @@ impl AskPlan {
 
 impl Plan {
     /// `has_room` says whether the limit with this index has room for a demand.
-    pub(super) fn new(
-        asks: &(impl Iterator<Item = AskTerms> + Clone),
+    pub(super) fn new<'a>(
+        asks: &(impl Iterator<Item = AskTerms<'a>> + Clone),
         mut has_room: impl FnMut(usize, Demand) -> bool,
     ) -> Self {
         let mut parts: SmallVec<[AskPlan; 2]> = SmallVec::new();
@@ -80,12 +93,16 @@ impl Plan {
             parts.push(AskPlan { has_room, pooled: None, charged: terms.demand.cost });
         }
         let pool = |place| asks.clone().enumerate().find(|(_, terms)| terms.place == place);
-        for (index, AskTerms { demand: own, overflow, .. }) in asks.clone().enumerate() {
+        for (index, AskTerms { limit, overflow, .. }) in asks.clone().enumerate() {
             if let (false, Some(place)) = (parts[index].has_room, overflow)
                 && let Some((pool, of_pool)) = pool(place)
             {
+                let lacks = |(index, terms): &(usize, AskTerms<'_>)| {
+                    !parts[*index].has_room && terms.overflow == overflow && terms.limit == limit
+                };
+                let lacked = asks.clone().enumerate().filter(lacks).map(|(_, terms)| terms.demand).sum::<Demand>();
                 let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand, false));
-                let demand = Demand { need: asked.need.max(own.need), cost: asked.cost.max(own.cost) };
+                let demand = Demand { need: asked.need.max(lacked.need), cost: asked.cost.max(lacked.cost) };
                 parts[pool].pooled = Some((demand, false));
             }
         }
@@ -94,7 +111,7 @@ impl Plan {
                 *fits = has_room(index, *demand);
             }
         }
-        let passes = |(index, AskTerms { role, overflow, .. }): (usize, AskTerms)| {
+        let passes = |(index, AskTerms { role, overflow, .. }): (usize, AskTerms<'_>)| {
             let stands_in = |place| pool(place).is_some_and(|(pool, _)| matches!(parts[pool].pooled, Some((_, true))));
             parts[index].has_room || role == Role::Reports || overflow.is_some_and(stands_in)
         };
@@ -182,10 +199,10 @@ mod tests {
     use super::*;
 
     /// Each ask with the room of its limit.
-    type Case = Vec<(AskTerms, u64)>;
+    type Case = Vec<(AskTerms<'static>, u64)>;
 
     fn plan(case: &Case) -> Plan {
-        let placed = |(place, (terms, _)): (usize, &(AskTerms, u64))| AskTerms { place, ..*terms };
+        let placed = |(place, (terms, _)): (usize, &(AskTerms<'static>, u64))| AskTerms { place, ..*terms };
         Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
     }
 
@@ -194,37 +211,43 @@ mod tests {
         let fits = |index: usize| case[index].0.demand.need <= case[index].1;
         let full = |index: &usize| !fits(*index);
         let refuses = |index: &usize| case[*index].0.role == Role::Refuses;
+        // A need is as large as its cost here.
+        let lacked = |index: usize| {
+            let of = |index: usize| (case[index].0.limit, case[index].0.overflow);
+            let same = (0..case.len()).filter(full).filter(|other| of(*other) == of(index));
+            same.map(|index| case[index].0.demand.cost).sum::<u64>()
+        };
         // Each full limit must be replaced, and each pool must have room for each limit that it replaces, and for itself.
         for index in (0..case.len()).filter(full).filter(refuses) {
             let pool = case[index].0.overflow?;
-            let asked = case[index].0.demand.need.max(case[pool].0.demand.need);
-            if asked > case[pool].1 {
+            if lacked(index).max(case[pool].0.demand.need) > case[pool].1 {
                 return None;
             }
         }
         let replaced =
             |pool: usize| (0..case.len()).filter(full).filter(move |index| case[*index].0.overflow == Some(pool));
         let own = |index: usize| if fits(index) { case[index].0.demand.cost } else { 0 };
-        let most = |pool: usize| replaced(pool).map(|index| case[index].0.demand.cost).max();
+        let most = |pool: usize| replaced(pool).map(lacked).max();
         Some((0..case.len()).map(|index| own(index).max(most(index).unwrap_or(0))).collect())
     }
 
     /// A few limits, then the pools into which they overflow; a pool may be a limit of the request itself.
     fn cases() -> impl Strategy<Value = Case> {
-        let limit = (0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
+        let name = prop::sample::select(&["a", "b"][..]);
+        let limit = (name, 0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
         let pool = (0..5_u64, 0..6_u64);
         (prop::collection::vec(limit, 0..4), prop::collection::vec(pool, 0..3)).prop_map(|(limits, pools)| {
             let first = limits.len();
-            let limits = limits.into_iter().map(|(cost, reports, overflow, room)| {
+            let limits = limits.into_iter().map(|(limit, cost, reports, overflow, room)| {
                 let role = if reports { Role::Reports } else { Role::Refuses };
                 // A limit that only reports has no pool.
                 let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
-                (AskTerms { demand: Demand { need: cost, cost }, role, place: 0, overflow }, room)
+                (AskTerms { limit, demand: Demand { need: cost, cost }, role, place: 0, overflow }, room)
             });
             let limits: Case = limits.collect();
             let pools = pools.into_iter().map(|(cost, room)| {
                 let role = if cost == 0 { Role::Reports } else { Role::Refuses };
-                (AskTerms { demand: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
+                (AskTerms { limit: "", demand: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
             });
             limits.into_iter().chain(pools).collect()
         })
@@ -242,8 +265,8 @@ mod tests {
         }
     }
 
-    fn limit(cost: u64, overflow: Option<usize>) -> AskTerms {
-        AskTerms { demand: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
+    fn limit(limit: &'static str, cost: u64, overflow: Option<usize>) -> AskTerms<'static> {
+        AskTerms { limit, demand: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
     }
 
     fn charged(case: &Case) -> Option<Vec<u64>> {
@@ -253,14 +276,15 @@ mod tests {
 
     #[test]
     fn a_pool_is_charged_once() {
-        let idle = AskTerms { demand: Demand::default(), role: Role::Reports, place: 0, overflow: None };
-        assert_eq!(charged(&vec![(limit(1, Some(1)), 1), (idle, 0)]), Some(vec![1, 0]));
-        assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 1)]), Some(vec![0, 1]));
-        assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 0)]), None);
-        let two = |room| vec![(limit(2, Some(2)), 0), (limit(3, Some(2)), 0), (idle, room)];
-        assert_eq!((charged(&two(3)), charged(&two(2))), (Some(vec![0, 0, 3]), None), "the larger cost, once");
-        let on_route = |room| vec![(limit(1, None), room), (limit(4, Some(0)), 0)];
-        assert_eq!((charged(&on_route(4)), charged(&on_route(3))), (Some(vec![4, 0]), None));
+        let idle = AskTerms { limit: "", demand: Demand::default(), role: Role::Reports, place: 0, overflow: None };
+        let one = |room, of_pool| charged(&vec![(limit("a", 1, Some(1)), room), (idle, of_pool)]);
+        assert_eq!([one(1, 0), one(0, 1), one(0, 0)], [Some(vec![1, 0]), Some(vec![0, 1]), None]);
+        let two =
+            |other, room| charged(&vec![(limit("a", 2, Some(2)), 0), (limit(other, 3, Some(2)), 0), (idle, room)]);
+        assert_eq!([two("b", 3), two("b", 2)], [Some(vec![0, 0, 3]), None], "the larger cost, once");
+        assert_eq!([two("a", 5), two("a", 4)], [Some(vec![0, 0, 5]), None], "what two keys of a limit lack");
+        let on_route = |room| charged(&vec![(limit("b", 1, None), room), (limit("a", 4, Some(0)), 0)]);
+        assert_eq!([on_route(4), on_route(3)], [Some(vec![4, 0]), None]);
     }
 
     fn refused(wait: Option<u64>) -> Verdict {

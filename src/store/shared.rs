@@ -142,9 +142,10 @@ impl OwnedAsk {
         Demand { need: self.need, cost: self.cost }
     }
 
-    fn terms(&self) -> AskTerms {
+    fn terms(&self) -> AskTerms<'_> {
         let Self { role, place, overflow, .. } = *self;
-        AskTerms { demand: self.own_demand.unwrap_or(self.demand()), role, place, overflow }
+        let demand = self.own_demand.unwrap_or(self.demand());
+        AskTerms { limit: self.limit.name(), demand, role, place, overflow }
     }
 
     /// Sets `need` and `cost` to what the plan asks of the limit.

@@ -235,11 +235,7 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
     fn read_lines(&mut self, piece: &[u8]) {
         let mut from = 0;
         while let Some(length) = line_length(&piece[from..]) {
-            if length > 0 {
-                // The line feed ends a number.
-                let read = self.json.read(&piece[from..=from + length], self.findings);
-                self.findings.other_text(length.saturating_sub(read));
-            }
+            self.read(&piece[from..from + length]);
             from += length + 1;
             self.finish();
             (self.ended)(from, false);

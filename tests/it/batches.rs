@@ -186,7 +186,26 @@ fn what_an_item_lacks_comes_from_the_pool_of_its_client() {
         assert_eq!([gateway.used("tools", "b"), gateway.used("pool", "k")], [1, 1], "{store}");
         assert_eq!(status(&["a", "a", "b"]), 429, "{store}");
         assert_eq!([gateway.used("tools", "b"), gateway.used("pool", "k")], [1, 1], "{store}");
+        assert_eq!(status(&["b", "b", "c", "c", "c"]), 200, "{store}");
+        assert_eq!(status(&["a", "b"]), 429, "the pool has room for one of them, {store}");
+        assert_eq!(status(&["b"]), 200, "{store}");
+        assert_eq!(gateway.used("pool", "k"), 2, "{store}");
     });
+}
+
+#[test]
+fn names_that_some_servers_read_as_those_of_the_body_count_as_those() {
+    let gateway = Gateway::start(&config("", "\"client-ip\"", "rates = [\"5/d\"]\ncost = { elements = true }"));
+    let mut client = gateway.client();
+    for (header, body, status) in [
+        ("content_encoding: deflate", "x\u{9c}", 415),
+        ("content.encoding: gzip", "\u{1f}x", 415),
+        ("content_type: application/json", "[{a: 1}, {a: 2}]", 400),
+        ("content_type: application/json", "[1, 2]", 200),
+    ] {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{header}\r\nContent-Length: {}\r\n\r\n", body.len());
+        assert_eq!(client.call(head + body).status, status, "{header} {body}");
+    }
 }
 
 #[test]

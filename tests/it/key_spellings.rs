@@ -277,3 +277,49 @@ fn check(folder: &Path, text: &str) -> String {
     assert!(!output.status.success(), "{text}");
     String::from_utf8(output.stderr).unwrap()
 }
+
+#[test]
+fn addresses_mean_the_clients_that_have_their_counter() {
+    let limits = r#"
+[limits.address]
+key = "client-ip"
+rates = ["1000/d"]
+[[limits.address.overrides]]
+keys = ["2001:db8::1", "::ffff:192.0.2.8", "::ffff:198.51.100.0/120"]
+block = true
+[limits.either]
+key = "header:x-api-key | client-ip"
+rates = ["1000/d"]
+[[limits.either.overrides]]
+keys = ["192.0.2.7"]
+exempt = true
+[[limits.either.overrides]]
+keys = ["*"]
+block = true
+[[routes]]
+path = "/address"
+limits = ["address"]
+respond = { status = 200 }
+[[routes]]
+path = "/either"
+limits = ["either"]
+respond = { status = 200 }
+"#;
+    let gateway = Gateway::with_server("trusted_proxies = [\"::ffff:127.0.0.1/128\"]", limits);
+    let mut client = gateway.client();
+    for (path, from, expected) in [
+        ("/address", "2001:db8::2", 403),
+        ("/address", "2001:db8:0:1::1", 200),
+        ("/address", "192.0.2.8", 403),
+        ("/address", "::ffff:192.0.2.8", 403),
+        ("/address", "198.51.100.9", 403),
+        ("/address", "192.0.2.9", 200),
+        ("/either", "192.0.2.7", 200),
+        ("/either", "192.0.2.9", 403),
+        ("/either", "2001:db8::9", 403),
+    ] {
+        let answered = client.get_with(path, &format!("X-Forwarded-For: {from}\r\n"));
+        assert_eq!(answered.status, expected, "{path} {from}");
+    }
+    assert_eq!(client.get_with("/either", "X-Api-Key: k\r\n").status, 403);
+}

@@ -1,6 +1,7 @@
 //! Exceptions to a limit's own rates: `overrides`, and `tier` with `tiers`.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -38,7 +39,7 @@ pub struct Tiers {
 tables! {
     /// Keys with rates of their own. A key can have only one override.
     exception {
-        /// Whole keys, keys with `*` for any text, and networks.
+        /// Whole keys, keys with `*` for any text, and networks. An IPv6 address stands for the network by which it is counted.
         keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
         /// The keys' rates.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
@@ -79,9 +80,14 @@ impl<'k> Kinds<'k> {
         }
         if self.addresses {
             match values::network(text) {
-                Ok(network) => return Ok(vec![Pattern::Network(network)]),
+                Ok(network) => return Ok(vec![Pattern::Network(self.part.counted_network(network)?)]),
                 Err(wrong) if !self.texts || text.parse::<IpNet>().is_ok() => return Err(wrong),
                 Err(_) => {}
+            }
+            if text == "*" {
+                let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+                let all = all.into_iter().filter_map(|from| IpNet::new(from, 0).ok()).map(Pattern::Network);
+                return Ok(all.chain([Pattern::Wildcard(text.to_owned())]).collect());
             }
         }
         let is_pattern = text.contains('*');

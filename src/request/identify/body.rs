@@ -3,9 +3,10 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::RequestAttributes;
+use crate::base::http::header_rules::is_same_variable;
 use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
@@ -287,7 +288,12 @@ fn text(value: &PointedTo) -> Option<&[u8]> {
 }
 
 fn is_compressed(headers: &HeaderMap) -> bool {
-    headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    of_variable(headers, &header::CONTENT_ENCODING).any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// The values of a header, also under names that some servers read as its name: `content_type`.
+fn of_variable<'h>(headers: &'h HeaderMap, name: &'h HeaderName) -> impl Iterator<Item = &'h HeaderValue> {
+    headers.iter().filter(|(written, _)| is_same_variable(written.as_str(), name.as_str())).map(|(_, value)| value)
 }
 
 /// In the types of bodies with several values.
@@ -321,7 +327,7 @@ fn is_known(rest: &[u8]) -> bool {
 }
 
 fn types(headers: &HeaderMap) -> impl Iterator<Item = &HeaderValue> {
-    headers.get_all(header::CONTENT_TYPE).iter()
+    of_variable(headers, &header::CONTENT_TYPE)
 }
 
 /// Whether a request for a model at Google selects fields of the response, and the usage is not one of them, or a form of it
