@@ -61,7 +61,8 @@ pub use inspection::{of_elements, read as read_body};
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{count_bytes, meter, refused, without_room};
+use byte_meter::ByteMeter;
+use decided::{meter, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -262,7 +263,7 @@ async fn serve(
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
             if state.reservations.counts_bytes() {
-                count_bytes(gateway, limits, &mut state, &mut record, &mut request.body);
+                record.count_bytes(ByteMeter::begin(&gateway.store, limits, &mut request.body, &mut state));
             }
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };

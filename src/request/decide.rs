@@ -45,13 +45,13 @@ pub use counters::{
 };
 pub use delay::WaitQueues;
 pub use first::{Stage, StageRange, charge_first, decide_first, decide_without_body, refuse_first};
-pub use growth::{Beyond, Growth, Metered, Needed, OpenReservation};
+pub use growth::{Beyond, Growth, Needed, OpenReservation};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
-    CostKnown, Reservations, SettledByBody, SettledByBytes, estimated_input, initial_cost_within, is_settled,
-    reserved_tokens, response_cost, stated_cost,
+    CostKnown, PendingReservation, Reservations, estimated_input, initial_cost_within, is_settled, reserved_tokens,
+    response_cost, stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
