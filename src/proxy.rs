@@ -223,10 +223,10 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
-    let (mut quotas, of_elements) = (Default::default(), OnceCell::new());
+    let (mut quotas, of_elements, limits) = (Default::default(), OnceCell::new(), &route.limits);
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
-    let deciding = Deciding { connection, gateway: &gateway, route, attributes, now, asker: gate, is_shared };
+    let deciding = Deciding { connection, gateway: &gateway, route, limits, attributes, now, asker: gate, is_shared };
     let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
@@ -238,7 +238,7 @@ async fn serve(
             return;
         }
     };
-    let limits = of_elements.get().unwrap_or(&route.limits);
+    let limits = of_elements.get().unwrap_or(limits);
     record.hold(&mut state.permits);
 
     let (outcome, cost) = match &route.action {
