@@ -277,8 +277,9 @@ impl RouteLimit {
     /// with `sent`, it has that rate instead of its own.
     #[must_use]
     pub fn of_descriptor(&self, place: usize, only_tells: bool, sent: Option<RateLimitOverride>) -> Self {
-        let (rates, key) = (self.rates.of_descriptor(place, sent), self.key.clone().of_descriptor(place));
-        let limit = Self { rates, key, ..self.clone() };
+        let mut limit = self.clone();
+        limit.set_place(place);
+        sent.into_iter().for_each(|sent| limit.rates.set_sent(sent));
         if only_tells { Self { on_limit: OnLimit::Shadow, ban: None, slow: None, ..limit } } else { limit }
     }
 
