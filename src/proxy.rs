@@ -57,7 +57,7 @@ use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, 
 pub use body_memory::BodyMemory;
 pub use decided::{refuse, settle};
 pub use finish::ResponseChanges;
-pub use inspection::{of_elements, read as read_body};
+pub use inspection::read as read_body;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
