@@ -57,11 +57,12 @@ use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, 
 pub use body_memory::BodyMemory;
 pub use decided::{refuse, settle};
 pub use finish::ResponseChanges;
-pub use inspection::{of_elements, read as read_body};
+pub use inspection::read as read_body;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::{Arrival, asked};
-use decided::{count_bytes, meter, refused, without_room};
+use byte_meter::ByteMeter;
+use decided::{meter, refused, without_room};
 use deciding::{Decided, Deciding};
 use finish::{Finish, fill};
 use forward::UpstreamCall;
@@ -222,10 +223,10 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
-    let (mut quotas, of_elements) = (Default::default(), OnceCell::new());
+    let (mut quotas, of_elements, limits) = (Default::default(), OnceCell::new(), &route.limits);
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
-    let deciding = Deciding { connection, gateway: &gateway, route, attributes, now, asker: gate, is_shared };
+    let deciding = Deciding { connection, gateway: &gateway, route, limits, attributes, now, asker: gate, is_shared };
     let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
@@ -237,7 +238,7 @@ async fn serve(
             return;
         }
     };
-    let limits = of_elements.get().unwrap_or(&route.limits);
+    let limits = of_elements.get().unwrap_or(limits);
     record.hold(&mut state.permits);
 
     let (outcome, cost) = match &route.action {
@@ -262,7 +263,7 @@ async fn serve(
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
             if state.reservations.counts_bytes() {
-                count_bytes(gateway, limits, &mut state, &mut record, &mut request.body);
+                record.count_bytes(ByteMeter::begin(&gateway.store, limits, &mut request.body, &mut state));
             }
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };

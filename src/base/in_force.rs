@@ -1,6 +1,7 @@
 //! What the configuration in force needs in the background, such as sources of keys and of quotas. One thread runs a
 //! task for each. A reload that does not change a source does not interrupt its task.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -52,10 +53,14 @@ impl<T: BackgroundTask> InForce<T> {
         self.all.lock().iter().find(|one| is_wanted(one)).cloned()
     }
 
-    /// Puts these in force instead of the previous ones. The first ones with a task start the thread.
-    pub fn replace(self: &Arc<Self>, all: Vec<Arc<T>>) {
+    /// Puts these in force instead of the previous ones, and returns those that are removed. The first ones with a task start
+    /// the thread.
+    pub fn replace(self: &Arc<Self>, all: Vec<Arc<T>>) -> Vec<Arc<T>> {
         let is_needed = all.iter().any(|one| one.has_task());
-        *self.all.lock() = all;
+        let mut in_force = self.all.lock();
+        let mut removed = mem::replace(&mut *in_force, all);
+        removed.retain(|one| !in_force.iter().any(|kept| Arc::ptr_eq(kept, one)));
+        drop(in_force);
         self.changed.notify_one();
         if is_needed && !self.is_running.swap(true, Ordering::Relaxed) {
             let this = self.clone();
@@ -72,6 +77,7 @@ impl<T: BackgroundTask> InForce<T> {
                 self.is_running.store(false, Ordering::Relaxed);
             }
         }
+        removed
     }
 
     /// Never ends.

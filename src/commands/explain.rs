@@ -19,7 +19,7 @@ use crate::config::{self, Config};
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{PlacedLimits, RouteLimit, Stage, StageRange};
+use crate::request::decide::{self, PlacedLimits, RouteLimit, Stage, StageRange};
 use crate::request::identify::body::{BodyInspector, InspectedBody};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -159,7 +159,7 @@ fn read<'a>(
 ) -> Result<(InspectedBody<'a>, Option<PlacedLimits>), Rejection> {
     let read = proxy::read_body(inspector, attributes, body)?;
     let attributes = RequestAttributes { body: Some(&read), ..*attributes };
-    let asked = proxy::of_elements(limits, &attributes, &mut KeyCache::default())?;
+    let asked = decide::of_elements(limits, &attributes, &mut KeyCache::default())?;
     Ok((read, asked))
 }
 

@@ -109,19 +109,15 @@ impl Rate {
     ///
     /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
     pub fn new(quota: u64, window: Duration) -> Result<Self, RateError> {
-        Self::within(quota, window, false)
+        Self::in_unit(quota, window, false)
     }
 
-    /// A rate of `quota` bytes (1 to [`MAX_BYTES`]) per `window`, like [`Self::new`].
+    /// Like [`Self::new`], or with `is_in_bytes` a rate of `quota` bytes (1 to [`MAX_BYTES`]) per `window`.
     ///
     /// # Errors
     ///
     /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
-    pub fn of_bytes(quota: u64, window: Duration) -> Result<Self, RateError> {
-        Self::within(quota, window, true)
-    }
-
-    fn within(quota: u64, window: Duration, is_in_bytes: bool) -> Result<Self, RateError> {
+    pub fn in_unit(quota: u64, window: Duration, is_in_bytes: bool) -> Result<Self, RateError> {
         if quota == 0 || quota > most(is_in_bytes) {
             return Err(RateError::Quota);
         }

@@ -6,24 +6,22 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::byte_meter::ByteMeter;
 use super::respond::rate_limit_headers::RefusalCache;
 use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
-use crate::config::{BanResponse, OnError, OnExhausted, Role, TokenCost};
+use crate::config::{BanResponse, Cost, OnError, OnExhausted, Role, TokenCost};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{CompiledRoute, RouteLimits};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
     self, Beyond, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, OpenReservation,
-    RouteLimit, SettledByBody, estimated_input,
+    PendingReservation, RouteLimit, estimated_input,
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::resolve::Rejection;
-use crate::server::ClientBody;
 
 /// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
@@ -187,8 +185,13 @@ pub(super) fn meter(
     let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
     let (mut request, usage) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel)?;
     request.is_error = response.status().as_u16() >= 400;
-    let metered = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
-        let users = || costs.iter().filter_map(|(place, cost)| Some((limits.get(*place)?, *cost)));
+    let metered = state.reservations.open().into_iter().filter_map(|PendingReservation { costs, known, reserved }| {
+        let users = || {
+            costs.iter().filter_map(|(place, cost, _)| match cost {
+                Cost::Tokens(cost) => Some((limits.get(*place)?, cost)),
+                _ => None,
+            })
+        };
         let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
             cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
         };
@@ -196,7 +199,7 @@ pub(super) fn meter(
             costs: users().map(|(_, cost)| cost.clone()).collect(),
             tokens: users().map(|(_, cost)| request.reserves(cost)).max_by_key(|usage| usage.output)?,
             weights: users().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
-            least,
+            least: known,
             metrics: users().next()?.0.metrics.clone(),
             open: OpenReservation::new(reserved, if users().any(cuts) { Beyond::Refused } else { Beyond::Settled }),
         })
@@ -206,19 +209,6 @@ pub(super) fn meter(
     let headers = response.headers_mut();
     (!metered.is_empty())
         .then(|| Box::new(TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, headers)))
-}
-
-/// Counts the bytes of the `body` and of the response.
-pub(super) fn count_bytes(
-    gateway: &WorkerSnapshot,
-    limits: &RouteLimits,
-    state: &mut DecisionState<'_>,
-    record: &mut RequestRecord,
-    body: &mut Option<ClientBody>,
-) {
-    if let Some(meter) = ByteMeter::begin(&gateway.store, limits, body, state) {
-        record.count_bytes(meter);
-    }
 }
 
 /// The answer instead of a response for whose bytes there is no room; `None` if it passes. The charges for what the upstream

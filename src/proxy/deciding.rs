@@ -31,6 +31,8 @@ pub(super) struct Deciding<'a, 'r> {
     pub(super) connection: &'r ConnectionContext,
     pub(super) gateway: &'a WorkerSnapshot,
     pub(super) route: &'a CompiledRoute,
+    /// Those of the route, or those that the descriptors of a call name.
+    pub(super) limits: &'a RouteLimits,
     /// The attributes from which keys are read, without tokens.
     pub(super) attributes: RequestAttributes<'r>,
     pub(super) now: Time,
@@ -63,7 +65,7 @@ impl<'a> Deciding<'a, '_> {
     ) -> Decided {
         let Self { connection, gateway, route, ref attributes, mut now, .. } = *self;
         let worker = &*connection.worker;
-        let input = DecisionInput { asker: self.asker, ..input(connection, gateway, route, attributes, now, record) };
+        let input = self.input(record);
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
         let mut part = StageRange::ALL;
@@ -71,7 +73,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                self.resolve_quotas(&route.limits, StageRange::FIRST, attributes, &mut now, head_quotas).await;
+                self.resolve_quotas(self.limits, StageRange::FIRST, attributes, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -81,14 +83,14 @@ impl<'a> Deciding<'a, '_> {
             Err(why) if input.passes(decision) => {
                 record.refused_for(Reason::InvalidToken);
                 let answer = respond::unauthorized(why);
-                let answer = decided::charged(record, &route.limits, &input, decision, state, answer);
+                let answer = decided::charged(record, self.limits, &input, decision, state, answer);
                 return Decided::Answered(Outcome::Refused, answer, None);
             }
             verified => verified.unwrap_or_default(),
         };
         let mut attributes = RequestAttributes { tokens: &tokens, ..*attributes };
         let inspection;
-        let (mut asks_for_usage, mut limits) = (false, &route.limits);
+        let (mut asks_for_usage, mut limits) = (false, self.limits);
         if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
             let reader = BodyReader { inspector, memory: &worker.body_memory, gateway, limit: route.body_timeout };
             let nothing = if body.is_none() { reader.read_nothing(&attributes) } else { None };
@@ -97,7 +99,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                self.resolve_quotas(&route.limits, part, &attributes, &mut now, tokens_quotas).await;
+                self.resolve_quotas(self.limits, part, &attributes, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long reading takes, and decisions about others were made meanwhile.
@@ -107,7 +109,7 @@ impl<'a> Deciding<'a, '_> {
             match read {
                 Ok(mut inspected) => {
                     if let Some(asked) = inspected.limits.take() {
-                        limits = of_elements.get_or_init(|| route.limits.of_elements(asked));
+                        limits = of_elements.get_or_init(|| self.limits.of_elements(asked));
                     }
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;
@@ -116,16 +118,16 @@ impl<'a> Deciding<'a, '_> {
                 Err(Unread::Refused(refused)) => decision = refused,
                 Err(Unread::Unusable(first, why)) => {
                     let part = StageRange::BODY_OF_OTHERS;
-                    self.resolve_quotas(&route.limits, part, &attributes, &mut now, quotas).await;
+                    self.resolve_quotas(self.limits, part, &attributes, &mut now, quotas).await;
                     let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
                     let decision = decide::decide_without_body(&input, state).await;
                     if !input.passes(decision) {
-                        decided::record(record, &route.limits, input.traced_since, decision, state);
-                        return self.refused(decision, &route.limits, &attributes, now, state);
+                        decided::record(record, self.limits, input.traced_since, decision, state);
+                        return self.refused(decision, self.limits, &attributes, now, state);
                     }
                     let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
-                    let answer = decided::charged(record, &route.limits, &input, decision, state, answer);
+                    let answer = decided::charged(record, self.limits, &input, decision, state, answer);
                     return Decided::Answered(Outcome::Refused, answer, None);
                 }
             }
@@ -153,6 +155,26 @@ impl<'a> Deciding<'a, '_> {
         }
         let metered = metered_request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
+    }
+
+    /// The input for the limits that come first, before any source of quotas is asked.
+    fn input(&self, record: &RequestRecord) -> DecisionInput<'a, '_> {
+        let Self { connection, gateway, .. } = *self;
+        DecisionInput {
+            limits: self.limits,
+            part: StageRange::FIRST,
+            attributes: &self.attributes,
+            quotas: &[],
+            key_cache: &connection.key_cache,
+            store: &gateway.store,
+            concurrency: &gateway.concurrency,
+            wait_queues: &gateway.wait_queues,
+            now: self.now,
+            worker: connection.worker.index,
+            fail_open: gateway.on_error != OnError::Reject,
+            asker: self.asker,
+            traced_since: record.spans().map(|_| clock::now()),
+        }
     }
 
     /// The asker, who waits for less after each wait of this decision.
@@ -209,35 +231,6 @@ impl<'a> Deciding<'a, '_> {
         let last = &mut connection.refusal_cache.borrow_mut();
         let answer = refuse(limits, decision, state, attributes, now, last, || connection.worker.random.bits());
         Decided::Answered(outcome, answer, refusing(decision, state))
-    }
-}
-
-/// The input for the limits that come first, before any source of quotas is asked.
-fn input<'a, 'r>(
-    connection: &'r ConnectionContext,
-    gateway: &'a WorkerSnapshot,
-    route: &'a CompiledRoute,
-    attributes: &'r RequestAttributes<'r>,
-    now: Time,
-    record: &RequestRecord,
-) -> DecisionInput<'a, 'r>
-where
-    'a: 'r,
-{
-    DecisionInput {
-        limits: &route.limits,
-        part: StageRange::FIRST,
-        attributes,
-        quotas: &[],
-        key_cache: &connection.key_cache,
-        store: &gateway.store,
-        concurrency: &gateway.concurrency,
-        wait_queues: &gateway.wait_queues,
-        now,
-        worker: connection.worker.index,
-        fail_open: gateway.on_error != OnError::Reject,
-        asker: None,
-        traced_since: record.spans().map(|_| clock::now()),
     }
 }
 

@@ -166,16 +166,17 @@ async fn decide(
     let of_domain = gateway.descriptors.of_domain(&call.domain);
     record.record_by(gateway.recorder(of_domain.map(|rule| gateway.rule_index(rule))).clone());
     let question = Question::new(gateway, call, &attributes);
-    let Some(route) = gateway.of_descriptors(&question.limits) else {
+    let Some(route) = question.limits.first().and_then(|asked| gateway.rule(asked.rule)) else {
         return Ok((Outcome::Responded, written(&unlimited(call))));
     };
+    let limits = gateway.of_descriptors(&question.limits);
     let (now, mut quotas, of_elements) = (clock::now(), Default::default(), OnceCell::new());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
     // Three quarters of the call's timeout, so the answer arrives in time.
     let longest_hold = grpc::timeout(&head.headers).map_or(Duration::MAX, |timeout| timeout * 3 / 4);
     let asker = Some(Asker { longest_hold });
-    let deciding = Deciding { connection, gateway, route: &route, attributes, now, asker, is_shared: false };
+    let deciding = Deciding { connection, gateway, route, limits: &limits, attributes, now, asker, is_shared: false };
     let decided = deciding.run(&mut None, &mut quotas, &of_elements, &mut state, record).await;
     // It may have waited for a store or a source of quotas.
     let now = clock::now();
@@ -184,7 +185,7 @@ async fn decide(
         Decided::Passes(..) => {
             state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);
             let mut told = HeaderMap::new();
-            route.limits.headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
+            limits.headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))
         }
         Decided::Answered(outcome @ Outcome::Unavailable, answer, _) => return Err((outcome, answer)),

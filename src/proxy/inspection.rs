@@ -19,9 +19,9 @@ use super::WorkerSnapshot;
 use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::clock;
 use crate::base::reason::Reason;
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits, RouteLimit};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits};
+use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
-use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::Rejection;
 use crate::server::ClientBody;
 use crate::tokens::request::{Inspection as Reading, Patch, pieces};
@@ -112,9 +112,9 @@ impl<'a> BodyReader<'a, '_> {
             None => (Bytes::new(), None),
         };
         let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
-        let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
+        let (inspected, patches) = inspector.finish(head, &bytes, read)?;
         let attributes = RequestAttributes { body: Some(&inspected), ..*head };
-        let limits = of_elements(input.limits, &attributes, &mut input.key_cache.borrow_mut())?;
+        let limits = decide::of_elements(input.limits, &attributes, &mut input.key_cache.borrow_mut())?;
         let asks_for_usage = !patches.is_empty();
         if asks_for_usage {
             bytes = patched(&bytes, &patches);
@@ -143,17 +143,7 @@ pub fn read<'a>(
 ) -> Result<InspectedBody<'a>, Rejection> {
     let mut read = begin(inspector, head, body)?;
     pieces(body).for_each(|piece| read.read(piece));
-    let finished = inspector.finish(head, body, read);
-    finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
-}
-
-/// The limits to ask about a request instead of those of its route, if its body is an array.
-pub fn of_elements(
-    limits: &[RouteLimit],
-    attributes: &RequestAttributes<'_>,
-    key_cache: &mut KeyCache,
-) -> Result<Option<PlacedLimits>, Rejection> {
-    decide::of_elements(limits, attributes, key_cache).map_err(|problem| refusal(&problem))
+    Ok(inspector.finish(head, body, read)?.0)
 }
 
 fn begin<'a>(
@@ -164,7 +154,7 @@ fn begin<'a>(
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector.bound));
     }
-    inspector.begin(head, body).map_err(|problem| refusal(&problem))
+    Ok(inspector.begin(head, body)?)
 }
 
 fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
@@ -245,16 +235,18 @@ fn broken(status: StatusCode, reason: Reason, what: &str) -> Rejection {
     Rejection { ends_connection: true, ..Rejection::new(status, reason, format!("The body of the request {what}.")) }
 }
 
-fn refusal(problem: &BodyProblem) -> Rejection {
-    let (status, reason) = match problem {
-        BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
-        BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
-        BodyProblem::NotJson | BodyProblem::Trailing | BodyProblem::Background | BodyProblem::Fields => {
-            (StatusCode::BAD_REQUEST, Reason::BadBody)
-        }
-        BodyProblem::TooManyElements => (StatusCode::PAYLOAD_TOO_LARGE, Reason::BadBody),
-    };
-    Rejection::new(status, reason, problem.to_string())
+impl From<BodyProblem> for Rejection {
+    fn from(problem: BodyProblem) -> Self {
+        let (status, reason) = match problem {
+            BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
+            BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
+            BodyProblem::NotJson | BodyProblem::Trailing | BodyProblem::Background | BodyProblem::Fields => {
+                (StatusCode::BAD_REQUEST, Reason::BadBody)
+            }
+            BodyProblem::TooManyElements => (StatusCode::PAYLOAD_TOO_LARGE, Reason::BadBody),
+        };
+        Self::new(status, reason, problem.to_string())
+    }
 }
 
 #[cfg(test)]

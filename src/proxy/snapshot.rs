@@ -116,9 +116,7 @@ impl RouteLimits {
     pub fn new(limits: Vec<RouteLimit>, headers: RateLimitHeaders) -> Self {
         Self { has_quotas: limits.iter().any(|limit| limit.quotas.is_some()), limits, headers: Arc::new(headers) }
     }
-}
 
-impl RouteLimits {
     /// The limits for the documents of a body, each with its place among these.
     #[must_use]
     pub fn of_elements(&self, asked: PlacedLimits) -> Self {

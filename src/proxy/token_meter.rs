@@ -171,7 +171,8 @@ impl TokenMeter {
             }
             if !self.held.is_empty() || self.held_end.is_some() {
                 let used = self.used(End::Broken);
-                let polled = self.growth.poll(cx, &mut self.limits, |limit| limit.needed(used));
+                let polled =
+                    self.growth.poll(cx, self.limits.iter_mut().map(|limit| (limit.needed(used), &mut limit.open)));
                 let has_room = ready!(polled).is_ok() || self.is_abandoned;
                 if has_room { self.pass() } else { self.cut() }
             } else if self.end.is_some() {

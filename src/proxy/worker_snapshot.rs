@@ -9,15 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashlink::LruCache;
-use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-use crate::config::{AccessLog, UNLIMITED};
+use crate::config::AccessLog;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
-use crate::proxy::snapshot::{Action, CompiledRoute, RouteLimits, Snapshot};
+use crate::proxy::snapshot::{RouteLimits, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 use crate::request::descriptors::messages::RateLimitOverride;
 
@@ -37,7 +35,7 @@ pub struct WorkerSnapshot {
     unrouted: Rc<RouteRecorder>,
     /// Whether lines of the access log have a place for headers.
     pub logs_headers: bool,
-    combinations: RefCell<LruCache<Combination, Rc<CompiledRoute>, RandomState>>,
+    combinations: RefCell<LruCache<Combination, Rc<RouteLimits>, RandomState>>,
 }
 
 /// The limits that a call asks.
@@ -56,7 +54,7 @@ pub struct AskedLimit {
     pub sent: Option<RateLimitOverride>,
 }
 
-/// The most combinations that are kept. If a proxy asks in more ways, the least recently used one is compiled again.
+/// The most combinations that are kept. If a proxy asks in more ways, the least recently used one is joined again.
 const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
@@ -101,15 +99,20 @@ impl WorkerSnapshot {
         Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations }
     }
 
-    pub fn of_descriptors(&self, combination: &Combination) -> Option<Rc<CompiledRoute>> {
+    /// The limits of several descriptors, joined as if they were those of one route, so one decision covers all of them.
+    pub fn of_descriptors(&self, combination: &Combination) -> Rc<RouteLimits> {
         let combinations = &mut self.combinations.borrow_mut();
-        if let Some(compiled) = combinations.get(combination) {
-            return Some(compiled.clone());
+        if let Some(joined) = combinations.get(combination) {
+            return joined.clone();
         }
-        let limits = combination.iter().filter_map(|asked| Some((self.rule(asked.rule)?, *asked)));
-        let compiled = Rc::new(CompiledRoute::of_descriptors(limits)?);
-        combinations.insert(combination.clone(), compiled.clone());
-        Some(compiled)
+        let asked = || combination.iter().filter_map(|asked| Some((&self.rule(asked.rule)?.limits, *asked)));
+        let headers = RateLimitHeaders::joined(asked().map(|(limits, asked)| (&*limits.headers, asked.at)));
+        let limits = asked().enumerate().map(|(place, (limits, AskedLimit { at, only_tells, sent, .. }))| {
+            limits[at].of_descriptor(place, only_tells, sent)
+        });
+        let joined = Rc::new(RouteLimits::new(limits.collect(), headers));
+        combinations.insert(combination.clone(), joined.clone());
+        joined
     }
 
     pub fn recorder(&self, route: Option<usize>) -> &Rc<RouteRecorder> {
@@ -122,38 +125,5 @@ impl Deref for WorkerSnapshot {
 
     fn deref(&self) -> &Snapshot {
         &self.gateway
-    }
-}
-
-impl CompiledRoute {
-    /// Joins the limits of several descriptors as if they were those of one route, so one decision covers all of them. Each is
-    /// given by a compiled rule and what is asked of it. `None` if there are none.
-    fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, AskedLimit)> + Clone) -> Option<Self> {
-        let (first, _) = limits.clone().next()?;
-        let headers = limits.clone().map(|(route, asked)| (&*route.limits.headers, asked.at));
-        let headers = RateLimitHeaders::joined(headers);
-        let limits = limits.enumerate().map(|(place, (route, AskedLimit { at, only_tells, sent, .. }))| {
-            route.limits[at].of_descriptor(place, only_tells, sent)
-        });
-        let limits = RouteLimits::new(limits.collect(), headers);
-        let content_type = HeaderValue::from_static("application/grpc");
-        Some(Self {
-            metrics: first.metrics.clone(),
-            path: first.path.clone(),
-            single: Arc::default(),
-            tokens: Vec::new(),
-            limits,
-            action: Action::Respond { status: StatusCode::OK, body: Bytes::new(), content_type },
-            max_body_size: UNLIMITED,
-            inspector: None,
-            body_timeout: None,
-            timeout: None,
-            request_headers: None,
-            response_headers: None,
-            cors: None,
-            balance_key: None,
-            failures: None,
-            shedding: None,
-        })
     }
 }

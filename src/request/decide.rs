@@ -45,13 +45,13 @@ pub use counters::{
 };
 pub use delay::WaitQueues;
 pub use first::{Stage, StageRange, charge_first, decide_first, decide_without_body, refuse_first};
-pub use growth::{Beyond, Growth, Metered, Needed, OpenReservation};
+pub use growth::{Beyond, Growth, Needed, OpenReservation};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
-    CostKnown, Reservations, SettledByBody, SettledByBytes, estimated_input, initial_cost_within, is_settled,
-    reserved_tokens, response_cost, stated_cost,
+    CostKnown, PendingReservation, Reservations, estimated_input, initial_cost_within, is_settled, reserved_tokens,
+    response_cost, stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
@@ -277,8 +277,9 @@ impl RouteLimit {
     /// with `sent`, it has that rate instead of its own.
     #[must_use]
     pub fn of_descriptor(&self, place: usize, only_tells: bool, sent: Option<RateLimitOverride>) -> Self {
-        let (rates, key) = (self.rates.of_descriptor(place, sent), self.key.clone().of_descriptor(place));
-        let limit = Self { rates, key, ..self.clone() };
+        let mut limit = self.clone();
+        limit.set_place(place);
+        sent.into_iter().for_each(|sent| limit.rates.set_sent(sent));
         if only_tells { Self { on_limit: OnLimit::Shadow, ban: None, slow: None, ..limit } } else { limit }
     }
 

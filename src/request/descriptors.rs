@@ -30,24 +30,12 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-#[derive(Debug, Default)]
-pub struct DescriptorRules(Vec<Rule>);
-
 #[derive(Debug)]
-struct Rule {
-    domain: String,
-    entries: Vec<(String, Wildcard)>,
-    reports: bool,
-    quota_mode: bool,
-}
+pub struct DescriptorRules(Vec<DescriptorRule>);
 
 impl DescriptorRules {
     pub fn new(rules: &[DescriptorRule]) -> Self {
-        let rule = |rule: &DescriptorRule| {
-            let DescriptorRule { domain, entries, reports, quota_mode, .. } = rule.clone();
-            Rule { domain, entries, reports, quota_mode }
-        };
-        Self(rules.iter().map(rule).collect())
+        Self(rules.to_vec())
     }
 
     /// The index of the first rule that fits a descriptor of this domain; `None` if no rule limits it.
@@ -90,7 +78,10 @@ impl RateLimitRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::config;
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
         let entry =
@@ -98,23 +89,23 @@ mod tests {
         RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
     }
 
-    fn rule(domain: &str, entries: &[(&str, &str)]) -> Rule {
-        let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), Wildcard((*pattern).to_owned()));
-        Rule {
-            domain: domain.to_owned(),
-            entries: entries.iter().map(entry).collect(),
-            reports: false,
-            quota_mode: false,
-        }
+    /// Domains, and entries as in the file.
+    fn rules(rules: &[(&str, &str)]) -> DescriptorRules {
+        let rule = |(domain, entries): &(&str, &str)| {
+            format!("[[decisions.descriptors]]\ndomain = \"{domain}\"\nentries = {{ {entries} }}\nlimits = []\n")
+        };
+        let rules: String = rules.iter().map(rule).collect();
+        let text = format!("[server]\nlisten = []\n[decisions]\nlisten = \"127.0.0.1:0\"\n{rules}");
+        DescriptorRules::new(config::parse(text.as_bytes(), "test", Path::new("")).unwrap().descriptors())
     }
 
     #[test]
     fn the_first_rule_that_fits_counts() {
-        let rules = DescriptorRules(vec![
-            rule("edge", &[("path", "/v1/*"), ("ip", "*")]),
-            rule("edge", &[("ip", "192.0.2.1")]),
-            rule("mesh", &[("ip", "*")]),
-            rule("edge", &[("ip", "*")]),
+        let rules = rules(&[
+            ("edge", r#"path = "/v1/*", ip = "*""#),
+            ("edge", r#"ip = "192.0.2.1""#),
+            ("mesh", r#"ip = "*""#),
+            ("edge", r#"ip = "*""#),
         ]);
         let find = |domain: &str, entries: &[_]| rules.find(domain.as_bytes(), &descriptor(entries));
         assert_eq!(find("edge", &[("ip", "192.0.2.1"), ("path", "/v1/a")]), Some(0), "in any order");

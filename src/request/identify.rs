@@ -145,22 +145,16 @@ impl KeyExtractor {
         Self { shared: domain.fingerprint(b""), domain, parts, is_global }
     }
 
-    /// The same extractor for the descriptor of the limit at this place.
-    #[must_use]
-    pub fn of_descriptor(mut self, place: usize) -> Self {
-        let readers = self.parts.iter_mut().flatten();
-        readers.filter(|reader| matches!(reader.source, Source::Descriptor(_))).for_each(|reader| reader.place = place);
-        self
-    }
-
     pub fn is_in_body(&self) -> bool {
         self.parts.iter().flatten().any(|reader| reader.source.is_in_body())
     }
 
-    /// Reads the document with this index if the body of a request is an array.
-    pub fn set_element(&mut self, index: usize) {
+    /// Reads the document with this index if the body of a request is an array, and the descriptor with this index if Envoy
+    /// asks.
+    pub fn set_place(&mut self, index: usize) {
+        let is_placed = |source: &Source| source.is_in_body() || matches!(source, Source::Descriptor(_));
         let readers = self.parts.iter_mut().flatten();
-        readers.filter(|reader| reader.source.is_in_body()).for_each(|reader| reader.place = index);
+        readers.filter(|reader| is_placed(&reader.source)).for_each(|reader| reader.place = index);
     }
 
     /// The key of a request for the limit at this place on its route; `None` if all parts of the key are missing.

@@ -78,8 +78,9 @@ impl Notices {
     pub fn get(&self, config: &Config) -> Receivers {
         let all = config.notices.iter().enumerate().map(|(index, terms)| {
             let same = config.notices[..index].iter().filter(|earlier| earlier.url == terms.url).count();
-            let known = self.in_force.find(|receiver| receiver.is_at(&terms.url, same));
-            (known.unwrap_or_else(|| Arc::new(Receiver::new(terms, same, self.shared.clone()))), terms.clone())
+            let name = Fingerprint::of(format!("{} {same}", terms.url.whole()).as_bytes());
+            let known = self.in_force.find(|receiver| receiver.name == name);
+            (known.unwrap_or_else(|| Arc::new(Receiver::new(name, terms, self.shared.clone()))), terms.clone())
         });
         Receivers(all.collect())
     }
@@ -105,13 +106,9 @@ impl Notices {
             self.shared.claims.store(Some(Arc::new(Claims::new(store, config))));
         }
         receivers.0.iter().for_each(|(receiver, terms)| receiver.set_terms(terms));
-        let before = self.in_force.all();
-        let all: Vec<_> = receivers.0.iter().map(|(receiver, _)| receiver.clone()).collect();
-        let is_removed = |one: &&Arc<Receiver>| !all.iter().any(|kept| Arc::ptr_eq(kept, one));
-        let removed: Vec<_> = before.iter().filter(is_removed).cloned().collect();
-        self.in_force.replace(all);
-        for receiver in removed {
-            receiver.end("a reload has removed the receiver");
+        let all = receivers.0.iter().map(|(receiver, _)| receiver.clone()).collect();
+        for removed in self.in_force.replace(all) {
+            removed.end("a reload has removed the receiver");
         }
     }
 
@@ -119,14 +116,12 @@ impl Notices {
     /// left is forgotten, so that it is sent after a restart if it happens again.
     pub async fn finish(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        let receivers = self.in_force.all();
-        for receiver in &receivers {
+        for receiver in self.in_force.all() {
             // If the time is over, the rest is dropped.
             let _ = timeout_at(deadline, receiver.drained()).await;
         }
-        self.in_force.replace(Vec::new());
         let claims = self.shared.claims.load_full();
-        for receiver in receivers {
+        for receiver in self.in_force.replace(Vec::new()) {
             let left = receiver.end("the gateway ends");
             if let Some(claims) = &claims {
                 let claimed = left.iter().map(|notice| &**notice).filter(|notice| notice.is_claimed());
@@ -158,7 +153,7 @@ impl LimitNotices {
                     continue;
                 }
                 let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };
-                let notice = Notice::new(receiver.name(), limit, key, text, *share, reached);
+                let notice = Notice::new(receiver.name, limit, key, text, *share, reached);
                 notice.into_iter().for_each(|notice| receiver.add(notice));
             }
         }

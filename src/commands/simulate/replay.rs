@@ -18,7 +18,7 @@ use crate::config::{Config, Cost};
 use crate::limit::{MAX_QUOTA, Rate};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{
-    self, Decision, DecisionInput, DecisionState, LimitVerdict, RouteLimit, SettledByBytes, StageRange,
+    self, Decision, DecisionInput, DecisionState, LimitVerdict, PendingReservation, RouteLimit, StageRange,
 };
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -94,15 +94,14 @@ impl<'c> Replay<'c> {
     /// Asks the limits that count bytes for the response, whose length is taken to be known. Returns whether there is room.
     fn charge_bytes(&self, limits: &[RouteLimit], state: &mut DecisionState<'_>, record: &Record) -> bool {
         let opened = state.reservations.open_bytes();
-        let ask = |opened: &'_ SettledByBytes| {
-            let costs = opened.costs.iter().map(|(_, cost)| response_bytes(&Cost::Bytes(*cost), record));
-            let (more, limit) = (costs.max().unwrap_or(0), limits.get(opened.reserved.place())?);
-            (more > 0).then(|| (more, limit.on_limit.role()))
+        let ask = |opened: &'_ PendingReservation<'_>| {
+            let more =
+                opened.costs.iter().map(|(_, cost, _)| response_bytes(cost, record)).max().filter(|more| *more > 0)?;
+            Some((more, limits.get(opened.reserved.place())?.on_limit.role()))
         };
-        let asks: Asks<'_> = opened
-            .iter()
-            .filter_map(|opened| ask(opened).map(|(more, role)| opened.reserved.ask_for(more, role)))
-            .collect();
+        let asks =
+            opened.iter().filter_map(|opened| ask(opened).map(|(more, role)| opened.reserved.ask_for(more, role)));
+        let asks: Asks<'_> = asks.collect();
         let Answer::Now(mut reply) = self.gateway.store.decide(&asks, record.time, 0) else { return true };
         let reserved = std::mem::take(&mut reply.reserved);
         let decision = state.conclude_later(limits, &reply, |_| record.bytes.unwrap_or(0));
@@ -191,7 +190,7 @@ fn response_cost(cost: &Cost, record: &Record) -> Option<u64> {
 /// The bytes of the response that a limit with this cost counts.
 fn response_bytes(cost: &Cost, record: &Record) -> u64 {
     match cost {
-        Cost::Bytes(cost) if cost.counted.has_responses() => record.bytes.unwrap_or(0),
+        Cost::Bytes(cost) => cost.counted.of([0, record.bytes.unwrap_or(0)]),
         _ => 0,
     }
 }

@@ -196,8 +196,7 @@ fn with_quota(rate: &Rate, quota: u64) -> Option<Rate> {
         Strategy::TokenBucket { burst } => Strategy::TokenBucket { burst: quota.max(*burst) },
         other => other.clone(),
     };
-    let new = if rate.is_in_bytes() { Rate::of_bytes } else { Rate::new };
-    new(quota, rate.window()).and_then(|rate| rate.with_strategy(strategy)).ok()
+    Rate::in_unit(quota, rate.window(), rate.is_in_bytes()).and_then(|rate| rate.with_strategy(strategy)).ok()
 }
 
 #[cfg(test)]

@@ -20,6 +20,15 @@ impl CountedBytes {
         }
     }
 
+    /// How many of these bytes of the request and of the response are counted.
+    pub fn of(self, [request, response]: [u64; 2]) -> u64 {
+        match self {
+            Self::Request => request,
+            Self::Response => response,
+            Self::Both => request.saturating_add(response),
+        }
+    }
+
     pub fn has_requests(self) -> bool {
         self != Self::Response
     }

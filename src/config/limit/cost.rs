@@ -8,7 +8,6 @@ use http::HeaderName;
 use super::bytes::CountedBytes;
 use super::keys as limit;
 use super::tokens::{self, OnExhausted, TokenCost, cost};
-use crate::base::units::spelled_size;
 use crate::config::kinds::{STATUS, shaped, size_within};
 use crate::config::read::{Field, Section, Setting, Shape, tables};
 use crate::config::values;
@@ -150,32 +149,31 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
 /// A number that fits into the capacity of each rate.
 fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Option<u64> {
     let amount = field.integer(1..=MAX_QUOTA)?;
+    fit(amount, field, rates, gateways, &format!("a request that {takes}"));
+    Some(amount)
+}
+
+/// Reports an amount that does not fit into the capacity of each rate.
+fn fit(amount: u64, field: &Field<'_>, rates: &[Rate], gateways: u64, taker: &str) {
     let capacity = |rate: &Rate| rate.part(gateways).capacity();
     if let Some(rate) = rates.iter().find(|rate| capacity(rate) < amount) {
         let among = if gateways > 1 { format!(" shared by {gateways} gateways") } else { String::new() };
         field.report(
-            format!("a request that {takes} {amount} can never pass \"{rate}\"{among}"),
-            format!("allowed: at most {}", capacity(rate)),
+            format!("{taker} {} can never pass \"{rate}\"{among}", rate.amount(amount)),
+            format!("allowed: at most {}", rate.amount(capacity(rate))),
         );
     }
-    Some(amount)
 }
 
 /// `table` is the value of `cost`, and has `bytes`. `None` after a report.
 fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost> {
-    let reserve = table.field(&cost::reserve).map_or(Some(RESERVE), |field| reserve(&field, rates, gateways));
+    let reserve = table.field(&cost::reserve).map_or(Some(RESERVE), |field| {
+        let reserve = size_within(&field, &(1..=MAX_BYTES))?;
+        fit(reserve, &field, rates, gateways, "a body that reserves");
+        Some(reserve)
+    });
     let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
     Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
-}
-
-fn reserve(field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<u64> {
-    let reserve = size_within(field, &(1..=MAX_BYTES))?;
-    let capacity = |rate: &Rate| rate.part(gateways).capacity();
-    if let Some(rate) = rates.iter().find(|rate| capacity(rate) < reserve) {
-        let message = format!("a body that reserves {} can never pass \"{rate}\"", spelled_size(reserve));
-        field.report(message, format!("allowed: at most {}", spelled_size(capacity(rate))));
-    }
-    Some(reserve)
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {

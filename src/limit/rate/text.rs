@@ -16,14 +16,13 @@ impl FromStr for Rate {
         let (quota, period) = text.split_once('/').ok_or(RateTextError::Form)?;
         let is_in_bytes = quota.trim_end().ends_with(|last: char| last.is_ascii_alphabetic());
         let amount = |text: &str| if is_in_bytes { size(text).map(Some) } else { number(text) };
-        let new = if is_in_bytes { Self::of_bytes } else { Self::new };
         let quota = amount(quota)?.ok_or(RateError::Quota)?;
         let (period, burst) = match period.split_once("burst") {
             Some((period, burst)) => (period.trim(), Some(amount(burst)?.ok_or(RateError::Burst)?)),
             None => (period.trim(), None),
         };
         if let Some(unit) = Unit::named(period) {
-            let rate = new(quota, unit.longest())?;
+            let rate = Self::in_unit(quota, unit.longest(), is_in_bytes)?;
             return match burst {
                 None => Ok(rate.with_strategy(Strategy::Calendar(Calendar::utc(unit)))?),
                 Some(_) => Err(RateTextError::Form),
@@ -33,7 +32,7 @@ impl FromStr for Rate {
             "s" | "m" | "h" | "d" => units::duration(&format!("1{period}")),
             _ => units::duration(period),
         };
-        let rate = new(quota, window.map_err(RateTextError::Period)?)?;
+        let rate = Self::in_unit(quota, window.map_err(RateTextError::Period)?, is_in_bytes)?;
         match burst {
             None => Ok(rate),
             Some(burst) => Ok(rate.with_strategy(Strategy::TokenBucket { burst })?),

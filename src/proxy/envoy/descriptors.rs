@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
-use crate::limit::{Rate, Strategy, Unit as CalendarUnit};
 use crate::proxy::worker_snapshot::{AskedLimit, Combination, WorkerSnapshot};
 use crate::request::decide::{DecisionState, KeyCounter, LimitOutcome, LimitVerdict, RouteLimit, binding};
 use crate::request::descriptors::Descriptor;
@@ -150,29 +149,11 @@ fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> Descr
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: rate.map(|(outcome, rate)| RateLimit {
             requests_per_unit: u32::try_from(rate.quota()).unwrap_or(u32::MAX),
-            unit: unit(rate).into(),
+            unit: Unit::of(rate).into(),
             name: outcome.limit.name().to_owned(),
         }),
         limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
         duration_until_reset: outcome.and_then(LimitOutcome::until).map(|until| duration(until.micros_since(now))),
-    }
-}
-
-/// The unit of a rate, if the protocol has a name for its window.
-fn unit(rate: &Rate) -> Unit {
-    if let Strategy::Calendar(calendar) = rate.strategy() {
-        return match calendar.unit() {
-            CalendarUnit::Day => Unit::Day,
-            CalendarUnit::Month => Unit::Month,
-        };
-    }
-    match rate.window().as_secs() {
-        1 => Unit::Second,
-        60 => Unit::Minute,
-        3_600 => Unit::Hour,
-        86_400 => Unit::Day,
-        604_800 => Unit::Week,
-        _ => Unit::Unknown,
     }
 }
 

@@ -45,26 +45,6 @@ pub(super) struct Policy {
     used_up_document: Bytes,
 }
 
-/// The parts of a policy in the draft's terms.
-struct PolicyTerms {
-    name: String,
-    quota: u64,
-    /// In seconds; `None` if the length of the window varies.
-    window: Option<u64>,
-    /// How many requests may come at once, if that is not the quota.
-    burst: Option<u64>,
-    /// What is counted, if not requests.
-    unit: Option<&'static StringRef>,
-    amount: fn(u64) -> String,
-    /// Whether clients are told of it.
-    is_told: bool,
-    fills_within_a_second: bool,
-    /// The beginning of the sentence in a refusal.
-    allows: String,
-    /// The end of that sentence if nothing remains.
-    used_up: String,
-}
-
 impl Policies {
     /// `unit` is what the rates count, if not requests; `status` is that of refusals.
     pub(super) fn new(
@@ -76,62 +56,40 @@ impl Policies {
         let told = limit.rates().iter().filter(|rate| !rate.is_unlimited()).count();
         let alone = told + usize::from(max_in_flight.is_some()) == 1;
         // Policies need different names, so each name of a limit with several has a suffix.
-        let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
-        let mut terms: Vec<PolicyTerms> = limit
-            .rates()
-            .iter()
-            .map(|rate| PolicyTerms { unit, ..of_rate(limit, rate, name(&rate.period())) })
-            .collect();
-        terms.extend(max_in_flight.map(|most| PolicyTerms {
-            name: name("concurrency"),
-            quota: most,
-            window: None,
-            burst: None,
-            unit: Some(StringRef::constant("concurrent-requests")),
-            amount: |amount| amount.to_string(),
-            is_told: true,
-            fills_within_a_second: false,
-            allows: format!(
-                "The limit \"{}\" allows {most} {} at the same time",
-                limit.name(),
-                if most == 1 { "request" } else { "requests" }
-            ),
-            used_up: format!("and {most} {} in flight", is_or_are(most)),
-        }));
-        let mut list = ListSerializer::new();
-        let mut policies = terms.into_iter().map(|terms| {
+        let name = |suffix: &str| {
+            let name = if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
             // The configuration accepts only names of printable ASCII, all of which are structured strings.
-            let name = sfv::String::from_string(terms.name).unwrap_or_else(|_| StringRef::constant("limit").to_owned());
-            if terms.is_told {
-                let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
-                if let Some(window) = terms.window {
-                    item = item.parameter(KeyRef::constant("w"), integer(window));
-                }
-                if let Some(unit) = terms.unit {
-                    item = item.parameter(KeyRef::constant("qu"), unit);
-                }
-                if let Some(burst) = terms.burst {
-                    _ = item.parameter(BURST, integer(burst));
-                }
+            sfv::String::from_string(name).unwrap_or_else(|_| StringRef::constant("limit").to_owned())
+        };
+        let mut list = ListSerializer::new();
+        let of_rate = |rate: &Rate| {
+            let (name, quota, burst) = (name(&rate.period()), rate.quota(), rate.capacity());
+            if !rate.is_unlimited() {
+                let burst = Some(burst).filter(|burst| *burst != quota);
+                tell(&mut list, &name, quota, window(rate), unit, burst);
             }
-            let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
-            let mut policy = Policy {
-                state: state.trim_end_matches('0').to_owned(),
-                capacity: terms.burst.unwrap_or(terms.quota),
-                amount: terms.amount,
-                fills_within_a_second: terms.fills_within_a_second,
-                name: name.as_str().to_owned(),
-                allows: terms.allows,
-                used_up: terms.used_up,
-                status,
-                used_up_document: Bytes::new(),
+            let policy = Policy {
+                amount: if rate.is_in_bytes() { spelled_size } else { |amount| amount.to_string() },
+                fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. })
+                    && rate.memory() < SECOND,
+                allows: format!("The limit \"{}\" allows {rate}", limit.name()),
+                used_up: "and that is used up for now".to_owned(),
+                ..Policy::new(&name, burst, status)
             };
-            policy.used_up_document = Bytes::copy_from_slice(&policy.document(&policy.detail(0, 1)));
-            policy
+            policy.documented()
+        };
+        let rates = limit.rates().iter().map(of_rate).collect();
+        let in_flight = max_in_flight.map(|most| {
+            let name = name("concurrency");
+            tell(&mut list, &name, most, None, Some(StringRef::constant("concurrent-requests")), None);
+            let requests = if most == 1 { "request" } else { "requests" };
+            let policy = Policy {
+                allows: format!("The limit \"{}\" allows {most} {requests} at the same time", limit.name()),
+                used_up: format!("and {most} {} in flight", is_or_are(most)),
+                ..Policy::new(&name, most, status)
+            };
+            policy.documented()
         });
-        let rates = policies.by_ref().take(limit.rates().len()).collect();
-        let in_flight = policies.next();
-        drop(policies);
         let line =
             list.finish().and_then(|line| HeaderValue::from_maybe_shared(Bytes::copy_from_slice(line.as_bytes())).ok());
         Self { line, rates, in_flight }
@@ -149,6 +107,27 @@ impl Policies {
 }
 
 impl Policy {
+    /// Without texts of refusals.
+    fn new(name: &StringRef, capacity: u64, status: StatusCode) -> Self {
+        let state = ItemSerializer::new().bare_item(name).parameter(KeyRef::constant("r"), 0).finish();
+        Self {
+            state: state.trim_end_matches('0').to_owned(),
+            capacity,
+            amount: |amount| amount.to_string(),
+            fills_within_a_second: false,
+            name: name.as_str().to_owned(),
+            allows: String::new(),
+            used_up: String::new(),
+            status,
+            used_up_document: Bytes::new(),
+        }
+    }
+
+    fn documented(self) -> Self {
+        let used_up_document = Bytes::copy_from_slice(&self.document(&self.detail(0, 1)));
+        Self { used_up_document, ..self }
+    }
+
     /// The item of RateLimit: what remains, in how many seconds there is more, and the partition key in base64.
     pub(super) fn state(&self, remaining: u64, wait: Option<u64>, partition_key: Option<String>) -> String {
         // A structured integer is written as its digits, so all is appended to the text that never changes.
@@ -184,24 +163,25 @@ impl Policy {
     }
 }
 
-fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
-    let window = match rate.strategy() {
-        // Months differ in length, so the window has no number of seconds.
-        Strategy::Calendar(calendar) if calendar.unit() == Unit::Month => None,
-        _ => Some(micros(rate.window()).div_ceil(SECOND)),
-    };
-    PolicyTerms {
-        name,
-        quota: rate.quota(),
-        window,
-        burst: Some(rate.capacity()).filter(|burst| *burst != rate.quota()),
-        unit: None,
-        amount: if rate.is_in_bytes() { spelled_size } else { |amount| amount.to_string() },
-        is_told: !rate.is_unlimited(),
-        fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. }) && rate.memory() < SECOND,
-        allows: format!("The limit \"{}\" allows {rate}", limit.name()),
-        used_up: "and that is used up for now".to_owned(),
-    }
+/// Adds the item of a policy in the draft's terms. Without a `unit`, requests are counted.
+fn tell(
+    list: &mut ListSerializer<String>,
+    name: &StringRef,
+    quota: u64,
+    window: Option<u64>,
+    unit: Option<&'static StringRef>,
+    burst: Option<u64>,
+) {
+    let item = list.bare_item(name).parameter(KeyRef::constant("q"), integer(quota));
+    let item = item.parameters(window.map(|window| (KeyRef::constant("w"), integer(window))));
+    let item = item.parameters(unit.map(|unit| (KeyRef::constant("qu"), unit)));
+    _ = item.parameters(burst.map(|burst| (BURST, integer(burst))));
+}
+
+/// In seconds. `None` for months, whose lengths differ.
+fn window(rate: &Rate) -> Option<u64> {
+    let is_month = matches!(rate.strategy(), Strategy::Calendar(calendar) if calendar.unit() == Unit::Month);
+    (!is_month).then(|| micros(rate.window()).div_ceil(SECOND))
 }
 
 fn is_or_are(count: u64) -> &'static str {

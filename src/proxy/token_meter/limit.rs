@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::config::{TokenCost, WithoutUsage};
-use crate::request::decide::{Beyond, LimitMetrics, Metered, Needed, OpenReservation};
+use crate::request::decide::{Beyond, LimitMetrics, Needed, OpenReservation};
 use crate::store::Reserved;
 use crate::tokens::request::{AskedOutput, InputSize};
 use crate::tokens::{Usage, Weights};
@@ -77,15 +77,5 @@ impl MeteredLimit {
     /// What this use needs, and the step in which more is asked for.
     pub(super) fn needed(&self, used: Usage) -> Needed {
         Needed { total: self.cost(used), step: self.cost(Usage { output: STEP, ..Usage::default() }) }
-    }
-}
-
-impl Metered for MeteredLimit {
-    fn open(&self) -> &OpenReservation {
-        &self.open
-    }
-
-    fn open_mut(&mut self) -> &mut OpenReservation {
-        &mut self.open
     }
 }

@@ -35,7 +35,7 @@ pub fn of_elements(
         let has_pool = counters.len() == 1 || limit.overflow.is_some_and(|pool| !limits[pool].is_in_body());
         let of_counter = |(_, first, count): (KeyCounter, usize, u64)| {
             let mut limit = limit.clone();
-            limit.set_element(first);
+            limit.set_place(first);
             limit.cost = limit.cost.times(count);
             limit.overflow = limit.overflow.filter(|_| has_pool);
             (place, limit)
@@ -59,7 +59,7 @@ fn counters(
     let mut limit = limit.clone();
     let mut counters: Vec<(KeyCounter, usize, u64)> = Vec::new();
     for element in 0..elements {
-        limit.set_element(element);
+        limit.set_place(element);
         let id = limit.counter(attributes, key_cache);
         if let Some((.., count)) = counters.iter_mut().find(|(counter, ..)| *counter == id) {
             *count += 1;
@@ -78,10 +78,10 @@ impl RouteLimit {
         self.key.is_in_body() || self.rates.is_in_body()
     }
 
-    /// Reads the key and the tier in the document with this index.
-    fn set_element(&mut self, index: usize) {
-        self.key.set_element(index);
-        self.rates.set_element(index);
+    /// Reads the key and the tier as in [`KeyExtractor::set_place`](crate::request::identify::KeyExtractor::set_place).
+    pub(super) fn set_place(&mut self, index: usize) {
+        self.key.set_place(index);
+        self.rates.set_place(index);
     }
 
     /// The counter of a request.

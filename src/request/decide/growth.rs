@@ -63,28 +63,6 @@ impl OpenReservation {
         self.first().map(Reserved::place)
     }
 
-    /// Settles all at a total of `cost`. The latest reservations are given back first.
-    pub fn settle(&mut self, cost: u64, settle: impl Fn(Reserved, u64)) {
-        let reserved = self.cost();
-        let (mut given, mut more) = (reserved.saturating_sub(cost), cost.saturating_sub(reserved));
-        for ticket in mem::take(&mut self.reserved).into_iter().rev() {
-            let back = given.min(ticket.cost());
-            let cost = ticket.cost() - back + mem::take(&mut more);
-            given -= back;
-            settle(ticket, cost);
-        }
-    }
-
-    /// Settles the earliest reservations, if there are many and no less than `cost` will be charged in the end.
-    fn settle_spent(&mut self, cost: u64, settle: impl Fn(Reserved, u64)) {
-        while self.reserved.len() > MOST_SPENT && self.spent + self.reserved[0].cost() <= cost {
-            let ticket = self.reserved.remove(0);
-            let cost = ticket.cost();
-            self.spent += cost;
-            settle(ticket, cost);
-        }
-    }
-
     /// The ask for what is missing, or for a step if that is more; `None` if enough is reserved, or nothing is asked for.
     fn ask(&self, needed: Needed, extra: Extra) -> Option<Ask<'_>> {
         let missing = needed.total.saturating_sub(self.cost());
@@ -107,13 +85,6 @@ enum Extra {
     None,
 }
 
-/// A limit of a request that is metered.
-pub trait Metered {
-    fn open(&self) -> &OpenReservation;
-
-    fn open_mut(&mut self) -> &mut OpenReservation;
-}
-
 /// Asks for more while a request is served.
 pub struct Growth {
     store: Arc<Store>,
@@ -126,14 +97,14 @@ impl Growth {
         Self { store, worker, asked: None }
     }
 
-    /// Ready when as much is reserved as these limits need, or when there is no room for it: then with the refusal. A store
+    /// Ready when as much is reserved as each limit needs, or when there is no room for it: then with the refusal. A store
     /// that does not answer refuses nothing.
-    pub fn poll<L: Metered>(
+    pub fn poll<'m>(
         &mut self,
         cx: &mut Context<'_>,
-        limits: &mut [L],
-        needed: impl Fn(&L) -> Needed,
+        limits: impl Iterator<Item = (Needed, &'m mut OpenReservation)>,
     ) -> Poll<Result<(), Reply>> {
+        let mut limits: SmallVec<[_; 1]> = limits.collect();
         let mut extra = Extra::Step;
         loop {
             let answered = match &mut self.asked {
@@ -144,8 +115,7 @@ impl Growth {
                     reply
                 }
                 None => {
-                    let asks: Asks<'_> =
-                        limits.iter().filter_map(|limit| limit.open().ask(needed(limit), extra)).collect();
+                    let asks: Asks<'_> = limits.iter().filter_map(|(needed, open)| open.ask(*needed, extra)).collect();
                     let answer = self.decide(&asks);
                     drop(asks);
                     match answer {
@@ -159,33 +129,35 @@ impl Growth {
                 }
             };
             let Some(mut reply) = answered else { return Poll::Ready(Ok(())) };
-            Self::keep(limits, mem::take(&mut reply.reserved));
-            let lacks = limits.iter().any(|limit| limit.open().lacks(needed(limit)));
+            Self::keep(limits.iter_mut().map(|(_, open)| &mut **open), mem::take(&mut reply.reserved));
+            let lacks = limits.iter().any(|(needed, open)| open.lacks(*needed));
             match (lacks, extra) {
                 (false, _) => return Poll::Ready(Ok(())),
                 (true, Extra::Step) => extra = Extra::None,
                 (true, Extra::None) => {
-                    Self::tell(limits, &reply);
+                    Self::tell(limits.iter().map(|(_, open)| &**open), &reply);
                     return Poll::Ready(Err(reply));
                 }
             }
         }
     }
 
-    pub fn keep<L: Metered>(limits: &mut [L], reserved: Vec<Reserved>) {
-        for mut reserved in reserved {
-            let mut open = limits.iter_mut().map(L::open_mut);
-            if let Some(open) = open.find(|open| open.place() == Some(reserved.place())) {
-                open.first().into_iter().for_each(|first| reserved.watch_by(first.watch().clone()));
-                open.reserved.push(reserved);
+    pub fn keep<'m>(limits: impl Iterator<Item = &'m mut OpenReservation>, mut reserved: Vec<Reserved>) {
+        for open in limits {
+            let Some((place, watch)) = open.first().map(|first| (first.place(), first.watch().clone())) else {
+                continue;
+            };
+            for mut more in reserved.extract_if(.., |one| one.place() == place) {
+                more.watch_by(watch.clone());
+                open.reserved.push(more);
             }
         }
     }
 
     /// Tells what a refusal says about watched limits.
-    pub fn tell<L: Metered>(limits: &[L], refusal: &Reply) {
+    pub fn tell<'m>(limits: impl Iterator<Item = &'m OpenReservation>, refusal: &Reply) {
         if !refusal.reached.is_empty() {
-            let first = limits.iter().filter_map(|limit| limit.open().first());
+            let first = limits.filter_map(OpenReservation::first);
             first.for_each(|first| first.watch().tell_of(&refusal.reached, first.place()));
         }
     }
@@ -199,13 +171,26 @@ impl Growth {
         limit.workers.of(self.worker)
     }
 
+    /// Settles all at a total of `cost`. The latest reservations are given back first.
     pub fn settle(&self, open: &mut OpenReservation, cost: u64) {
-        open.settle(cost, |reserved, cost| self.settle_one(reserved, cost));
+        let reserved = open.cost();
+        let (mut given, mut more) = (reserved.saturating_sub(cost), cost.saturating_sub(reserved));
+        for ticket in mem::take(&mut open.reserved).into_iter().rev() {
+            let back = given.min(ticket.cost());
+            let cost = ticket.cost() - back + mem::take(&mut more);
+            given -= back;
+            self.settle_one(ticket, cost);
+        }
     }
 
-    /// At least `cost` will be charged in the end.
+    /// Settles the earliest reservations, if there are many and no less than `cost` will be charged in the end.
     pub fn settle_spent(&self, open: &mut OpenReservation, cost: u64) {
-        open.settle_spent(cost, |reserved, cost| self.settle_one(reserved, cost));
+        while open.reserved.len() > MOST_SPENT && open.spent + open.reserved[0].cost() <= cost {
+            let ticket = open.reserved.remove(0);
+            let cost = ticket.cost();
+            open.spent += cost;
+            self.settle_one(ticket, cost);
+        }
     }
 
     fn settle_one(&self, reserved: Reserved, cost: u64) {
@@ -231,18 +216,6 @@ mod tests {
     use crate::store::Counters;
     use crate::store::memory::Memory;
 
-    struct Stream(OpenReservation);
-
-    impl Metered for Stream {
-        fn open(&self) -> &OpenReservation {
-            &self.0
-        }
-
-        fn open_mut(&mut self) -> &mut OpenReservation {
-            &mut self.0
-        }
-    }
-
     /// Grows a reservation to `total` in steps of 3, until that is refused. Returns what is reserved, and used after settling
     /// at `cost`.
     fn grown(quota: &str, beyond: Beyond, total: u64, cost: u64) -> (u64, u64) {
@@ -251,19 +224,19 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &[rate.with_strategy(burst).unwrap()]));
         let store = Arc::new(Store::from(Memory::new(100, usize::MAX)));
         let ask = Ask::new(&limit, Fingerprint::of(b"key"), 0);
-        let mut limits = [Stream(OpenReservation::new(Reserved::nothing(&ask), beyond))];
+        let mut open = OpenReservation::new(Reserved::nothing(&ask), beyond);
         let mut growth = Growth::new(store.clone(), 0);
         let cx = &mut Context::from_waker(Waker::noop());
         for total in 1..=total {
-            let polled = growth.poll(cx, &mut limits, |_| Needed { total, step: 3 });
+            let polled = growth.poll(cx, [(Needed { total, step: 3 }, &mut open)].into_iter());
             if !matches!(polled, Poll::Ready(Ok(()))) {
                 break;
             }
-            growth.settle_spent(&mut limits[0].0, total.min(cost));
-            assert!(limits[0].0.reserved.len() <= MOST_SPENT + 1, "they take no memory");
+            growth.settle_spent(&mut open, total.min(cost));
+            assert!(open.reserved.len() <= MOST_SPENT + 1, "they take no memory");
         }
-        let reserved = limits[0].0.cost();
-        growth.settle(&mut limits[0].0, cost);
+        let reserved = open.cost();
+        growth.settle(&mut open, cost);
         let Counters::Memory(memory) = store.counters() else { unreachable!() };
         (reserved, memory.peek(&limit, ask.key, clock::now()).rates[0].used)
     }

@@ -260,12 +260,9 @@ impl RateSelector {
         Self { rate_table, tier, sent: None }
     }
 
-    /// The same selector with the tier read from the descriptor at this place, and the rate that was sent with it.
-    #[must_use]
-    pub fn of_descriptor(&self, place: usize, sent: Option<RateLimitOverride>) -> Self {
-        let tier = self.tier.clone().map(|tier| tier.of_descriptor(place));
-        let sent = sent.map(|sent| SentRate::new(sent, self.rate_table.gateways));
-        Self { tier, sent, ..self.clone() }
+    /// Selects the rate that was sent instead of any other.
+    pub fn set_sent(&mut self, sent: RateLimitOverride) {
+        self.sent = Some(SentRate::new(sent, self.rate_table.gateways));
     }
 
     pub fn default_limit(&self) -> &Arc<Limit> {
@@ -276,9 +273,9 @@ impl RateSelector {
         self.tier.as_ref().is_some_and(KeyExtractor::is_in_body)
     }
 
-    /// Reads the tier in the document with this index if the body of a request is an array.
-    pub fn set_element(&mut self, index: usize) {
-        self.tier.iter_mut().for_each(|tier| tier.set_element(index));
+    /// Reads the tier as in [`KeyExtractor::set_place`].
+    pub fn set_place(&mut self, index: usize) {
+        self.tier.iter_mut().for_each(|tier| tier.set_place(index));
     }
 
     /// What was selected, or what the proxy has sent instead of any rates. A key that is exempt or blocked stays so.

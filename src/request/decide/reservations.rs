@@ -2,15 +2,13 @@
 //!
 //! A limit that only reports also reserves, but never refuses.
 
-use std::sync::Arc;
-
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, StatusCode};
 use smallvec::SmallVec;
 
 use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
-use crate::config::{ByteCost, Cost, TokenCost};
+use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
@@ -134,12 +132,13 @@ pub struct Reservations<'a> {
     pub(super) is_provisional: bool,
 }
 
-struct PendingReservation<'a> {
+/// What was reserved for limits whose costs become known later.
+pub struct PendingReservation<'a> {
     /// For each limit for which it was charged: the place, the cost and the first charge. The largest known cost is charged.
-    costs: Costs<'a>,
+    pub costs: Costs<'a>,
     /// The largest known cost so far, or the use that a report states if `costs` is empty.
-    known: u64,
-    reserved: Reserved,
+    pub known: u64,
+    pub reserved: Reserved,
 }
 
 impl PendingReservation<'_> {
@@ -149,21 +148,6 @@ impl PendingReservation<'_> {
 }
 
 type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
-
-/// A reservation that grows with the bytes that pass.
-pub struct SettledByBytes {
-    /// The limits for which it was charged.
-    pub costs: SmallVec<[(usize, ByteCost); 1]>,
-    pub reserved: Reserved,
-}
-
-/// A reservation that the body of the response settles.
-pub struct SettledByBody<'a> {
-    pub costs: SmallVec<[(usize, &'a Arc<TokenCost>); 1]>,
-    /// The least that is charged, because another limit already knows its cost.
-    pub least: u64,
-    pub reserved: Reserved,
-}
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
@@ -310,28 +294,13 @@ impl<'a> Reservations<'a> {
     }
 
     /// Takes the reservations that the bytes settle that pass.
-    pub fn open_bytes(&mut self) -> Vec<SettledByBytes> {
-        let is_in_bytes = |pending: &mut PendingReservation<'_>| pending.is_in_bytes();
-        let opened = self.pending.extract_if(.., is_in_bytes).map(|PendingReservation { costs, reserved, .. }| {
-            let in_bytes = costs.into_iter().filter_map(|(place, cost, _)| match cost {
-                Cost::Bytes(cost) => Some((place, *cost)),
-                _ => None,
-            });
-            SettledByBytes { costs: in_bytes.collect(), reserved }
-        });
-        opened.collect()
+    pub fn open_bytes(&mut self) -> Vec<PendingReservation<'a>> {
+        self.pending.extract_if(.., |pending| pending.is_in_bytes()).collect()
     }
 
     /// Takes the reservations that the body of the response settles.
-    pub fn open(&mut self) -> impl Iterator<Item = SettledByBody<'a>> {
-        std::mem::take(&mut self.pending).into_iter().map(|pending| {
-            let PendingReservation { costs, known, reserved } = pending;
-            let in_tokens = costs.into_iter().filter_map(|(place, cost, _)| match cost {
-                Cost::Tokens(cost) => Some((place, cost)),
-                _ => None,
-            });
-            SettledByBody { costs: in_tokens.collect(), least: known, reserved }
-        })
+    pub fn open(&mut self) -> Vec<PendingReservation<'a>> {
+        std::mem::take(&mut self.pending)
     }
 
     /// Keeps the reserved charges, because there is no response. `now` returns when that is known.
@@ -363,6 +332,8 @@ impl Drop for Reservations<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use http::HeaderValue;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::limit::{self, Limit, Rate, Strategy};
+use crate::limit::{Limit, Rate, Strategy};
 use crate::request::descriptors::messages::{RateLimitOverride, Unit};
 use crate::sources::quotas::QuotaRates;
 
@@ -40,10 +40,7 @@ impl SentRate {
 /// others admit everything: so all are counted where they were. Otherwise the sent rate is alone, and begins at 0.
 fn rates(sent: RateLimitOverride, own: &[Rate], gateways: u64) -> Option<Vec<Rate>> {
     let (window, quota) = (sent.unit().window()?, u64::from(sent.requests_per_unit));
-    let same = own.iter().position(|rate| match rate.strategy() {
-        Strategy::Calendar(calendar) => is_same(sent.unit(), calendar.unit()),
-        _ => rate.window() == window,
-    });
+    let same = own.iter().position(|rate| Unit::of(rate) == sent.unit());
     let mut strategies = own.iter().map(Rate::strategy);
     let strategy = match same {
         Some(same) => strategies.nth(same),
@@ -60,8 +57,4 @@ fn rates(sent: RateLimitOverride, own: &[Rate], gateways: u64) -> Option<Vec<Rat
     let mut rates: Vec<_> = own.iter().map(Rate::unlimited).collect();
     rates[same] = rate;
     Some(rates)
-}
-
-fn is_same(sent: Unit, own: limit::Unit) -> bool {
-    matches!((sent, own), (Unit::Day, limit::Unit::Day) | (Unit::Month, limit::Unit::Month))
 }

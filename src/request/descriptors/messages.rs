@@ -8,6 +8,8 @@
 
 use bytes::Bytes;
 
+use crate::limit::{Rate, Strategy, Unit as CalendarUnit};
+
 /// A call, which asks whether its descriptors may pass.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
@@ -114,19 +116,32 @@ pub enum Unit {
     Week = 7,
 }
 
+/// The windows of units in seconds. Days have 24 hours, and a month has 30 days. A year is longer than any rate.
+const WINDOWS: [(Unit, u64); 6] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3_600),
+    (Unit::Day, 86_400),
+    (Unit::Week, 7 * 86_400),
+    (Unit::Month, 30 * 86_400),
+];
+
 impl Unit {
-    /// In days of 24 hours; a month has 30. `None` if that is longer than any rate, or not known.
     pub fn window(self) -> Option<std::time::Duration> {
-        let seconds = match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year | Self::Unknown => return None,
-        };
-        Some(std::time::Duration::from_secs(seconds))
+        let seconds = WINDOWS.iter().find(|(unit, _)| *unit == self).map(|(_, seconds)| *seconds);
+        seconds.map(std::time::Duration::from_secs)
+    }
+
+    /// The unit of a rate, if the protocol has a name for its window.
+    pub fn of(rate: &Rate) -> Self {
+        match rate.strategy() {
+            Strategy::Calendar(calendar) if calendar.unit() == CalendarUnit::Day => Self::Day,
+            Strategy::Calendar(_) => Self::Month,
+            _ => WINDOWS
+                .iter()
+                .find(|(unit, _)| unit.window() == Some(rate.window()))
+                .map_or(Self::Unknown, |(unit, _)| *unit),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -16,40 +16,36 @@ use crate::base::share::WHOLE;
 use crate::config::SecretText;
 use crate::limit::{Limit, Reached};
 
-pub(super) const SIGNATURE: &str = "x-gateway-signature";
+pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("x-gateway-signature");
 
 /// How long a notice is tried.
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// The longest name of a machine, in bytes.
 const LONGEST_NAME: usize = 255;
 
-#[derive(Debug)]
+/// What is sent, in the order of the documentation, and what it takes to send it.
+#[derive(Debug, Serialize)]
 pub(super) struct Notice {
     limit: String,
     rate: String,
+    /// As it is shown.
     key: String,
-    share: u32,
-    used: u64,
-    quota: u64,
-    pub(super) until: Time,
-    /// Of its receiver, limit, rate, key, share and window.
-    pub(super) id: Fingerprint,
-    since: Instant,
-    /// Whether no other gateway, and this one no second time, sends it.
-    is_claimed: AtomicBool,
-}
-
-/// In the order of the documentation.
-#[derive(Serialize)]
-struct Body<'a> {
-    limit: &'a str,
-    rate: &'a str,
-    key: &'a str,
     share: f64,
     used: u64,
     quota: u64,
     reset: String,
-    gateway: &'a str,
+    gateway: &'static str,
+    /// The moment of `reset`.
+    #[serde(skip)]
+    pub(super) until: Time,
+    /// Of its receiver, limit, rate, key, share and window.
+    #[serde(skip)]
+    pub(super) id: Fingerprint,
+    #[serde(skip)]
+    since: Instant,
+    /// Whether no other gateway, and this one no second time, sends it.
+    #[serde(skip)]
+    is_claimed: AtomicBool,
 }
 
 impl Notice {
@@ -63,13 +59,15 @@ impl Notice {
         reached: &Reached,
     ) -> Option<Self> {
         let rate = limit.rates().get(reached.rate)?;
-        let Reached { used, capacity, until, window, .. } = *reached;
+        let Reached { used, capacity: quota, until, window, .. } = *reached;
         let rate = rate.to_string();
         let named = format!("{} {rate} {share} {window}", limit.name());
         // XOR keeps the parts apart only because each is a hash of another text.
         let id = Fingerprint::of(named.as_bytes()).with(key).with(receiver);
-        let (limit, since, is_claimed) = (limit.name().to_owned(), Instant::now(), AtomicBool::new(false));
-        Some(Self { limit, rate, key: text, share, used, quota: capacity, until, id, since, is_claimed })
+        let (limit, share) = (limit.name().to_owned(), f64::from(share) / f64::from(WHOLE));
+        let (reset, gateway) = (until.rfc3339(), gateway());
+        let (since, is_claimed) = (Instant::now(), AtomicBool::new(false));
+        Some(Self { limit, rate, key: text, share, used, quota, reset, gateway, until, id, since, is_claimed })
     }
 
     pub(super) fn is_claimed(&self) -> bool {
@@ -86,10 +84,7 @@ impl Notice {
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
-        let Self { limit, rate, key, share, used, quota, until, .. } = self;
-        let (share, reset) = (f64::from(*share) / f64::from(WHOLE), until.rfc3339());
-        let body = Body { limit, rate, key, share, used: *used, quota: *quota, reset, gateway: gateway() };
-        serde_json::to_vec(&body).unwrap_or_default()
+        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::NoticeCounts;
 use super::notice::Notice;
 
 pub(super) const MOST: usize = 10_000;
@@ -25,26 +26,19 @@ struct State {
     has_ended: bool,
 }
 
-/// Why a notice was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotAdded {
-    Full,
-    Ended,
-}
-
 impl Queue {
-    pub(super) fn add(&self, notice: Notice) -> Result<(), NotAdded> {
+    /// Never waits. Counts a notice that is not added.
+    pub(super) fn add(&self, notice: Notice, counts: &NoticeCounts) {
         let mut state = self.state.lock();
         if state.has_ended {
-            return Err(NotAdded::Ended);
+            counts.ended.one();
+        } else if state.waiting.len() >= MOST {
+            counts.full.one();
+        } else {
+            state.waiting.push_back(Arc::new(notice));
+            drop(state);
+            self.added.notify_one();
         }
-        if state.waiting.len() >= MOST {
-            return Err(NotAdded::Full);
-        }
-        state.waiting.push_back(Arc::new(notice));
-        drop(state);
-        self.added.notify_one();
-        Ok(())
     }
 
     /// Waits for the first notice, which stays. Only one task may wait.
@@ -98,11 +92,12 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_bounded_and_what_fails_goes_to_its_end() {
-        let queue = Queue::default();
-        for number in 0..MOST {
-            assert_eq!(queue.add(notice(number)), Ok(()));
-        }
-        assert_eq!((queue.add(notice(MOST)), queue.len()), (Err(NotAdded::Full), MOST));
+        let (queue, counts) = (Queue::default(), NoticeCounts::default());
+        let lost = || (counts.full.get(), counts.ended.get());
+        (0..MOST).for_each(|number| queue.add(notice(number), &counts));
+        assert_eq!((lost(), queue.len()), ((0, 0), MOST));
+        queue.add(notice(MOST), &counts);
+        assert_eq!((lost(), queue.len()), ((1, 0), MOST));
         let first = queue.first().await;
         queue.put_back(&first);
         // Only the first notice is moved or removed.
@@ -114,6 +109,7 @@ mod tests {
         queue.remove(&second);
         let left = queue.end();
         assert!(left.len() == MOST - 1 && Arc::ptr_eq(&left[MOST - 2], &first));
-        assert_eq!((queue.add(notice(0)), queue.len()), (Err(NotAdded::Ended), 0));
+        queue.add(notice(0), &counts);
+        assert_eq!((lost(), queue.len()), ((1, 1), 0));
     }
 }

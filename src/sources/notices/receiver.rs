@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
 use http_body_util::Full;
 use tokio::sync::Notify;
@@ -15,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Shared;
 use super::notice::{Notice, SIGNATURE, signature};
-use super::queue::{NotAdded, Queue};
+use super::queue::Queue;
 use crate::base::back_off::{BackOff, jittered};
 use crate::base::fingerprint::Fingerprint;
 use crate::base::in_force::BackgroundTask;
@@ -31,9 +30,9 @@ const QUIET: Duration = Duration::from_secs(60);
 pub(super) struct Receiver {
     /// Unique in this process.
     pub(super) number: u64,
+    /// What identifies the receiver to other gateways.
+    pub(super) name: Fingerprint,
     url: Url,
-    /// How many receivers before it have the same URL.
-    same: usize,
     terms: ArcSwap<NoticeReceiver>,
     queue: Queue,
     shared: Arc<Shared>,
@@ -44,12 +43,12 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(terms: &NoticeReceiver, same: usize, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(name: Fingerprint, terms: &NoticeReceiver, shared: Arc<Shared>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
+            name,
             url: terms.url.clone(),
-            same,
             terms: ArcSwap::from_pointee(terms.clone()),
             queue: Queue::default(),
             shared,
@@ -58,26 +57,13 @@ impl Receiver {
         }
     }
 
-    pub(super) fn is_at(&self, url: &Url, same: usize) -> bool {
-        self.url == *url && self.same == same
-    }
-
     pub(super) fn set_terms(&self, terms: &NoticeReceiver) {
         self.terms.store(Arc::new(terms.clone()));
     }
 
-    /// What identifies the receiver to other gateways.
-    pub(super) fn name(&self) -> Fingerprint {
-        Fingerprint::of(format!("{} {}", self.url.whole(), self.same).as_bytes())
-    }
-
     /// Never waits.
     pub(super) fn add(&self, notice: Notice) {
-        match self.queue.add(notice) {
-            Ok(()) => {}
-            Err(NotAdded::Full) => self.shared.counts.full.one(),
-            Err(NotAdded::Ended) => self.shared.counts.ended.one(),
-        }
+        self.queue.add(notice, &self.shared.counts);
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -102,28 +88,24 @@ impl Receiver {
     }
 
     async fn claim(&self, notice: &Notice) -> bool {
-        if notice.is_claimed() {
-            return true;
+        let is_claimed = match self.shared.claims.load_full() {
+            Some(claims) if !notice.is_claimed() => claims.claim(notice).await,
+            _ => true,
+        };
+        if is_claimed {
+            notice.set_claimed();
         }
-        let claims = self.shared.claims.load_full();
-        if let Some(claims) = claims
-            && !claims.claim(notice).await
-        {
-            return false;
-        }
-        notice.set_claimed();
-        true
+        is_claimed
     }
 
     async fn send(&self, notice: &Notice) -> Result<(), FetchError> {
         let terms = self.terms.load_full();
         let body = notice.body();
-        let mut request = Request::new(Full::default());
+        let signature = terms.secret.as_ref().and_then(|secret| signature(secret, &body));
+        let mut request = Request::new(Full::from(body));
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let signature = terms.secret.as_ref().and_then(|secret| signature(secret, &body));
-        signature.into_iter().for_each(|signature| _ = request.headers_mut().insert(SIGNATURE, signature));
-        *request.body_mut() = Full::new(Bytes::from(body));
+        request.headers_mut().extend(signature.map(|signature| (SIGNATURE, signature)));
         match fetch::status(&self.url, terms.tls.as_ref(), request, LIMIT).await? {
             status if status.is_success() => Ok(()),
             status => Err(FetchError::Status(status)),

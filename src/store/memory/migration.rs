@@ -98,30 +98,26 @@ impl Memory {
     /// Settles a reservation in the cell that has it now. Returns the verdict afterwards.
     pub fn settle(&self, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
         let Reserved { ticket, requested, watch, .. } = reserved;
-        let told = |limit: &Arc<Limit>| {
-            if !watch.is_nobody() {
-                self.tell(watch, limit, ticket.key, now);
-            }
-        };
         let is_there = |limit: &Limit| {
             let (shard, key) = self.place(limit, ticket.key);
             self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| entry.number == ticket.cell)
         };
         let moved = if self.is_migrating(now) && !is_there(&ticket.limit) {
             let reloads = self.reloads.load();
-            reloads.after(&ticket.limit, ticket.key).find(|migration| is_there(&migration.to)).cloned()
+            let mut all = reloads.after(&ticket.limit, ticket.key);
+            all.find(|migration| is_there(&migration.to)).map(|Migration { from, to, at, .. }| {
+                let reservation = to.migrate_reservation(from, &ticket.reservation, *at);
+                Ticket { limit: to.clone(), reservation, ..ticket.clone() }
+            })
         } else {
             None
         };
-        let Some(Migration { from, to, at, .. }) = moved else {
-            let verdict = self.settle_here(ticket, cost, now);
-            told(&ticket.limit);
-            return translated(requested, &ticket.limit, verdict);
-        };
-        let reservation = to.migrate_reservation(&from, &ticket.reservation, at);
-        let verdict = self.settle_here(&Ticket { limit: to.clone(), reservation, ..ticket.clone() }, cost, now);
-        told(&to);
-        translated(requested, &to, verdict)
+        let ticket = moved.as_ref().unwrap_or(ticket);
+        let verdict = self.settle_here(ticket, cost, now);
+        if !watch.is_nobody() {
+            self.tell(watch, &ticket.limit, ticket.key, now);
+        }
+        translated(requested, &ticket.limit, verdict)
     }
 
     /// Migrates all keys that were not used since a reload replaced their limit, but no overrides: these end with the
