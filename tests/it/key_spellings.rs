@@ -318,7 +318,7 @@ respond = { status = 200 }
         ("/either", "192.0.2.9", 403),
         ("/either", "2001:db8::9", 403),
     ] {
-        let answered = client.get_with(path, &format!("X-Forwarded-For: {from}\r\n"));
+        let answered = client.get_with(path, format!("X-Forwarded-For: {from}\r\n"));
         assert_eq!(answered.status, expected, "{path} {from}");
     }
     assert_eq!(client.get_with("/either", "X-Api-Key: k\r\n").status, 403);
