@@ -100,12 +100,15 @@ fn a_burst_gets_the_limit_and_its_pool_by_every_way_to_count() {
     }
 }
 
-fn two_full_limits_charge_their_pool_once_with_the_larger_cost() {
-    for mode in [LOCAL, STRICT] {
+fn a_pool_is_charged_once_the_larger_cost_of_two_limits_or_the_sum_for_two_keys_of_one() {
+    for (mode, is_one) in [(LOCAL, false), (STRICT, false), (LOCAL, true), (STRICT, true)] {
         for kind in 0..KINDS {
             let setup = Setup::new((kind, 2), (kind, 20), 2);
             let mut both = setup.both();
             (both[1].need, both[1].cost, both[2].need, both[2].cost) = (2, 2, 3, 3);
+            if !is_one {
+                both[2].limit = Arc::new(Limit::new("another", both[2].limit.rates()));
+            }
             let mut world = World::new(1, 2, mode, vec![both.clone()]);
             for _ in 0..4 {
                 world.ask(0, both.clone());
@@ -113,9 +116,10 @@ fn two_full_limits_charge_their_pool_once_with_the_larger_cost() {
             }
             // The second never has room for its cost. The first has room for one request.
             assert_eq!(world.decided.iter().filter(|decided| decided.admitted()).count(), 4, "{kind}");
-            assert_eq!(charged(&world.decided, setup.of_pool), 12);
+            let of_pool = if is_one { 3 + 3 * (2 + 3) } else { 4 * 3 };
+            assert_eq!(charged(&world.decided, setup.of_pool), of_pool, "{kind}");
             let [first, second] = setup.keys.map(|key| counted_by(&mut world, (kind, 2), key));
-            assert_eq!((first, second, counted_by(&mut world, (kind, 20), setup.of_pool)), (2, 0, 12), "{kind}");
+            assert_eq!((first, second, counted_by(&mut world, (kind, 20), setup.of_pool)), (2, 0, of_pool), "{kind}");
         }
     }
 }
@@ -380,7 +384,7 @@ fn a_demand_of_nothing_is_no_ask() {
 
 with_each_server! {
     a_burst_gets_the_limit_and_its_pool_by_every_way_to_count
-    two_full_limits_charge_their_pool_once_with_the_larger_cost
+    a_pool_is_charged_once_the_larger_cost_of_two_limits_or_the_sum_for_two_keys_of_one
     a_pool_that_is_a_limit_of_the_request_is_charged_once
     who_comes_too_late_for_the_limit_gets_the_pool
     one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read
