@@ -249,21 +249,20 @@ mod alone {
             for number in (0..MOST_FRAMES).step_by(20) {
                 let streams = || (number..number + 20).map(|number| 2 * number + 1);
                 let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &get)).collect();
-                let sent = client.send(&requests).and_then(|()| {
-                    // When this is answered, the gateway has read the requests.
-                    client.send(&frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes()))
-                });
+                // When the PING is answered, the gateway has read the requests. If it has ended the connection meanwhile, it has
+                // said why.
+                let ping = frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes());
+                let _ = client.send(&requests).and_then(|()| client.send(&ping));
                 let end = Instant::now() + Duration::from_secs(10);
-                let answered = sent.and_then(|()| {
-                    loop {
-                        match client.next(end)? {
-                            Some(frame) if frame.kind == kind::PING && frame.flags == ACK => break Ok(None),
-                            Some(frame) if frame.kind == kind::GOAWAY => break Ok(Some(frame.payload[7])),
-                            Some(_) => {}
-                            None => break Ok(Some(0)),
-                        }
+                let answered = loop {
+                    match client.next(end) {
+                        Ok(Some(frame)) if frame.kind == kind::PING && frame.flags == ACK => break Ok(None),
+                        Ok(Some(frame)) if frame.kind == kind::GOAWAY => break Ok(Some(frame.payload[7])),
+                        Ok(Some(_)) => {}
+                        Ok(None) => break Ok(Some(0)),
+                        Err(error) => break Err(error),
                     }
-                });
+                };
                 match answered {
                     Ok(None) => {}
                     Ok(Some(code)) => return (number, u32::from(code), begun.elapsed()),

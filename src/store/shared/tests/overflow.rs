@@ -106,9 +106,8 @@ fn a_pool_is_charged_once_the_larger_cost_of_two_limits_or_the_sum_for_two_keys_
             let setup = Setup::new((kind, 2), (kind, 20), 2);
             let mut both = setup.both();
             (both[1].need, both[1].cost, both[2].need, both[2].cost) = (2, 2, 3, 3);
-            if !is_one {
-                both[2].limit = Arc::new(Limit::new("another", both[2].limit.rates()));
-            }
+            let name = if is_one { both[1].limit.name() } else { "another" };
+            both[2].limit = Arc::new(Limit::new(name, both[2].limit.rates()));
             let mut world = World::new(1, 2, mode, vec![both.clone()]);
             for _ in 0..4 {
                 world.ask(0, both.clone());
