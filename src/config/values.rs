@@ -49,9 +49,9 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
         return Err(Wrong::new(format!("{} is not a network", quoted(text)), help));
     };
     if network.addr() == network.network() {
-        let mapped = network.prefix_len().checked_sub(96).filter(|_| network.addr().to_canonical().is_ipv4());
-        let mapped = mapped.and_then(|prefix| IpNet::new(network.addr().to_canonical(), prefix).ok());
-        return Ok(mapped.unwrap_or(network));
+        let address = network.addr().to_canonical();
+        let mapped = network.prefix_len().checked_sub(96).filter(|_| address.is_ipv4());
+        return Ok(mapped.and_then(|prefix| IpNet::new(address, prefix).ok()).unwrap_or(network));
     }
     // If only one machine was meant, trusting its whole network would be a security hole.
     let message = format!("{} is an address within a network", quoted(text));

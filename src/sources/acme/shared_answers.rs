@@ -61,7 +61,7 @@ impl SharedAnswers {
     /// The answer that another gateway has left for this name; `None` if there is none with a valid MAC.
     pub(super) async fn read(&self, name: &str) -> io::Result<Option<String>> {
         let Some(note) = self.notes.read(name).await? else { return Ok(None) };
-        let text = self.verified(name, &note).await?;
+        let text = self.trusted_text(name, &note).await?;
         if text.is_none() {
             tracing::warn!(
                 name,
@@ -74,12 +74,13 @@ impl SharedAnswers {
     /// Removes the note of this name, unless a gateway with another key has left it.
     pub(super) async fn remove(&self, name: &str) -> io::Result<()> {
         match self.notes.read(name).await? {
-            Some(note) if self.verified(name, &note).await?.is_some() => self.notes.remove(name).await,
+            Some(note) if self.trusted_text(name, &note).await?.is_some() => self.notes.remove(name).await,
             _ => Ok(()),
         }
     }
 
-    async fn verified(&self, name: &str, note: &str) -> io::Result<Option<String>> {
+    /// The text of this note, if a gateway with our key has left it.
+    async fn trusted_text(&self, name: &str, note: &str) -> io::Result<Option<String>> {
         let key = self.key().await?;
         Ok(key.and_then(|key| verified(&key, name, note, now()).map(str::to_owned)))
     }
