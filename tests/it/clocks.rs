@@ -126,8 +126,10 @@ fn answer_valkey(mut stream: TcpStream, seconds: i64) {
             let answer = match &*command[0] {
                 "HELLO" => "%0\r\n".to_owned(),
                 "MGET" => format!("*{}\r\n{}", command.len() - 1, "_\r\n".repeat(command.len() - 1)),
-                "TIME" => format!("*2\r\n+{}\r\n+0\r\n", time(seconds)),
-                "INFO" => "+evicted_keys:7\r\n".to_owned(),
+                "INFO" => {
+                    let told = format!("server_time_usec:{}000000\nevicted_keys:7", time(seconds));
+                    format!("${}\r\n{told}\r\n", told.len())
+                }
                 "SET" => "+OK\r\n".to_owned(),
                 _ => ":1\r\n".to_owned(),
             };

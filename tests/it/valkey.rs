@@ -67,7 +67,7 @@ fn the_counters_of_a_key_are_in_one_slot_and_end_by_the_clock_of_the_server() {
 #[test]
 fn a_password_a_user_and_a_database() {
     let valkey = Valkey::start();
-    let allowed = ["+@scripting", "+@string", "+@connection", "+expire", "+info", "+time"];
+    let allowed = ["+@scripting", "+@string", "+@connection", "+expire", "+info"];
     let user = [&["ACL", "SETUSER", "limiter", "on", ">secret", "~gw:*"], &allowed[..]].concat();
     assert_eq!(valkey.ask(&user), ["OK"]);
     let gateway = gateway(&valkey, "username = \"limiter\"\npassword = \"secret\"\ndatabase = 3");

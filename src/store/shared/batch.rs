@@ -33,7 +33,7 @@ pub(super) struct ServerQueue {
     in_flight: VecDeque<Exchange>,
     pub(super) round_trip: Duration,
     /// Whether it has no slot of its cluster any more.
-    is_retired: bool,
+    pub(super) is_retired: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -113,6 +113,11 @@ impl Coordinator {
         self.servers.iter().all(ServerQueue::is_busy)
     }
 
+    /// Whether the server has no slot of its cluster any more.
+    pub(super) fn is_retired(&self, server: usize) -> bool {
+        self.servers[server].is_retired
+    }
+
     pub(super) fn is_written(&self) -> bool {
         self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_written)
     }

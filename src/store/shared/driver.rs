@@ -2,7 +2,6 @@
 //! engine, and hands out replies. All of it runs on one thread: one task for each connection, and one for the rest.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,12 +10,12 @@ use std::time::Duration;
 use bytes::Buf;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Common;
 use super::connection::Connection;
 use super::engine::{Engine, Output};
-use super::health;
+use super::health::{self, Health};
 use super::mailbox::Mailboxes;
 use super::protocol::Protocol;
 use super::slots::SlotMap;
@@ -26,7 +25,7 @@ use crate::config;
 
 /// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
-/// How long to wait before servers are asked again where the slots are.
+/// The longest time that a server may take to say where the slots are, and the time until one is asked again.
 const NEXT_SLOTS: Duration = Duration::from_secs(1);
 
 /// The parts of the driver. They may be sent to the thread on which the driver will run.
@@ -69,7 +68,13 @@ impl Setup {
         connections.spawn_local(async move { health::watch(&*watching, &watched).await });
         if let Some(slots) = protocol.slot_map() {
             let (driver, protocol, nodes) = (driver.clone(), protocol.clone(), config.servers.clone());
-            connections.spawn_local(async move { driver.follow_slots(&slots, &nodes, &protocol).await });
+            let health = common.health.clone();
+            connections.spawn_local(async move {
+                tokio::join!(
+                    driver.follow_slots(&slots, &protocol),
+                    refresh_slots(&slots, &nodes, &health, &*protocol)
+                );
+            });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -134,28 +139,15 @@ impl Driver {
         }
     }
 
-    /// Finds out which servers have which slots of a cluster, at the start and when something may have moved. `nodes` are
-    /// those of the configuration.
-    async fn follow_slots(self: Rc<Self>, slots: &SlotMap, nodes: &[String], protocol: &Arc<dyn Protocol>) {
+    /// Follows what connections learn about the slots of a cluster.
+    async fn follow_slots(self: Rc<Self>, slots: &SlotMap, protocol: &Arc<dyn Protocol>) {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         loop {
-            let known = slots.parts.lock().clone().into_iter().map(|part| part.server);
-            let asked: BTreeSet<_> = nodes.iter().cloned().chain(known).collect();
-            let found = protocol.find_slots(asked.into_iter().collect()).await;
-            match found {
-                Ok(parts) => {
-                    slots.parts.lock().clone_from(&parts);
-                    self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
-                    self.serve_all(protocol, &mut connections);
-                }
-                Err(failures) => {
-                    self.apply(|engine| engine.lost_slots(&failures, Instant::now()));
-                    slots.stale.notify_one();
-                }
-            }
-            sleep(NEXT_SLOTS).await;
-            slots.stale.notified().await;
+            slots.learned.notified().await;
+            let parts = slots.parts.lock().clone();
+            self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
+            self.serve_all(protocol, &mut connections);
         }
     }
 
@@ -186,18 +178,32 @@ impl Driver {
     }
 }
 
+/// Connects to a server when something may have moved: to one that answers, or to one of these `nodes`. Each connection that is
+/// made learns where the slots are.
+async fn refresh_slots(slots: &SlotMap, nodes: &[String], health: &Health, protocol: &dyn Protocol) {
+    loop {
+        slots.stale.notified().await;
+        let servers = health.servers();
+        let up: Vec<_> = servers.iter().filter(|server| server.is_up()).map(|server| &server.address).collect();
+        if let Some(node) = fastrand::choice(up).or_else(|| fastrand::choice(nodes))
+            && !matches!(timeout(NEXT_SLOTS, protocol.open(node)).await, Ok(Ok(_)))
+        {
+            slots.stale.notify_one();
+        }
+        sleep(NEXT_SLOTS).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::{Builder, LocalOptions};
-    use tokio::sync::oneshot::error::TryRecvError;
-    use tokio::task::spawn_local;
-    use tokio::time::timeout;
-
     use super::*;
     use crate::base::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::store::shared::Shared;
     use crate::store::{Answer, Ask};
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot::error::TryRecvError;
+    use tokio::task::spawn_local;
 
     const LONG: Duration = Duration::from_secs(30);
 

@@ -18,7 +18,7 @@ use super::failure::LinkFailure;
 use super::health::{self, Health};
 use super::link::{Link, LinkEvent};
 use super::mailbox::{Mailboxes, PendingDecisions};
-use super::protocol::{Commands, Failure, Protocol};
+use super::protocol::{Commands, Protocol};
 use super::slots::{Part, SLOTS, SlotMap};
 use crate::base::clock::{Time, micros};
 use crate::config;
@@ -48,17 +48,14 @@ struct Server {
     link: Link,
     outputs: VecDeque<Output>,
     health: Arc<health::Server>,
-    /// A node of a cluster without slots is not connected to.
-    has_slots: bool,
 }
 
 impl Engine {
     /// The engine begins to connect at the first [`Self::wake`].
     pub(super) fn new(config: &config::SharedStore, protocol: &dyn Protocol, common: Common, now: Instant) -> Self {
         let Common { mailboxes, health, refusals, .. } = common;
-        let slots = protocol.slot_map();
         let known = health.servers();
-        let servers = known.iter().map(|server| Server::new(server.clone(), slots.is_none(), config.timeout, now));
+        let servers = known.iter().map(|server| Server::new(server.clone(), config.timeout, now));
         Self {
             coordinator: Coordinator::new(config, mailboxes.workers(), health.clone(), refusals),
             mailboxes,
@@ -66,7 +63,7 @@ impl Engine {
             timeout: config.timeout,
             servers: servers.collect(),
             commands: protocol.commands(),
-            slots,
+            slots: protocol.slot_map(),
             owners: Vec::new(),
         }
     }
@@ -74,7 +71,7 @@ impl Engine {
     /// Takes the messages, and does what is due by now.
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
         for server in 0..self.servers.len() {
-            if !self.servers[server].is_needed() {
+            if !self.is_needed(server) {
                 continue;
             }
             match self.servers[server].link.on_timer(now) {
@@ -90,8 +87,8 @@ impl Engine {
 
     /// When [`Self::wake`] must be called next, if no message comes.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
-        let needed = self.servers.iter().filter(|server| server.is_needed());
-        let links = needed.filter_map(|server| server.link.next_timer()).min();
+        let needed = (0..self.servers.len()).filter(|server| self.is_needed(*server));
+        let links = needed.filter_map(|server| self.servers[server].link.next_timer()).min();
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
 
@@ -169,9 +166,20 @@ impl Engine {
     /// The server is away. Requests learn that from here, and do not have to wait to find out.
     fn down(&mut self, server: usize, failure: &LinkFailure) {
         self.health.down(&self.servers[server].health, failure);
-        self.coordinator.down(server);
         // Another server may have its slots soon.
         self.slots.iter().for_each(|slots| slots.stale.notify_one());
+        if self.slots.is_none() || !self.owners.is_empty() {
+            self.coordinator.down(server);
+        } else if self.health.is_away() {
+            // Nobody says who has which slots.
+            (0..self.servers.len()).for_each(|server| self.coordinator.down(server));
+        }
+    }
+
+    /// A node of a cluster without slots is not connected to. One that answers may still have to answer for slots that it has
+    /// lost.
+    fn is_needed(&self, server: usize) -> bool {
+        self.servers[server].link.is_up() || !self.coordinator.is_retired(server)
     }
 
     /// All servers that are known, in the order of their numbers.
@@ -181,12 +189,13 @@ impl Engine {
 
     /// Slots are on these servers now. Others stay where they were, if there are any.
     pub(super) fn follow_slots(&mut self, parts: &[Part], now: Instant) {
-        let mut owners = if self.owners.is_empty() { vec![0; SLOTS] } else { self.owners.clone() };
+        let mut owners = self.owners.clone();
+        owners.resize(SLOTS, 0);
         for Part { slots, server: address } in parts {
             let known = self.servers.iter().position(|server| server.health.address == *address);
             let server = known.unwrap_or_else(|| {
                 let health = health::Server::new(address.clone());
-                self.servers.push(Server::new(health, true, self.timeout, now));
+                self.servers.push(Server::new(health, self.timeout, now));
                 self.servers.len() - 1
             });
             owners[slots.clone()].fill(server);
@@ -194,22 +203,10 @@ impl Engine {
         if owners == self.owners {
             return;
         }
-        self.servers.iter_mut().for_each(|server| server.has_slots = false);
-        owners.iter().for_each(|owner| self.servers[*owner].has_slots = true);
-        let shown = self.servers.iter().filter(|server| server.has_slots).map(|server| server.health.clone());
-        self.health.replace(shown.collect());
         self.owners.clone_from(&owners);
         self.coordinator.follow_slots(owners);
-        self.go_on(now);
-    }
-
-    /// Nobody says where the slots are, for these reasons.
-    pub(super) fn lost_slots(&mut self, failures: &[Failure], now: Instant) {
-        let is_unknown = self.owners.is_empty();
-        for (address, failure) in failures.iter().filter(|_| is_unknown) {
-            let server = self.servers.iter().position(|server| server.health.address == *address);
-            server.into_iter().for_each(|server| self.down(server, failure));
-        }
+        let shown = (0..self.servers.len()).filter(|server| !self.coordinator.is_retired(*server));
+        self.health.replace(shown.map(|server| self.servers[server].health.clone()).collect());
         self.go_on(now);
     }
 
@@ -242,12 +239,7 @@ impl Engine {
 }
 
 impl Server {
-    fn new(health: Arc<health::Server>, has_slots: bool, timeout: Duration, now: Instant) -> Self {
-        Self { link: Link::new(timeout, now), outputs: VecDeque::new(), health, has_slots }
-    }
-
-    /// One that answers may still have to answer for slots that it has lost.
-    fn is_needed(&self) -> bool {
-        self.has_slots || self.link.is_up()
+    fn new(health: Arc<health::Server>, timeout: Duration, now: Instant) -> Self {
+        Self { link: Link::new(timeout, now), outputs: VecDeque::new(), health }
     }
 }

@@ -52,7 +52,7 @@ pub struct Server {
     down: AtomicBool,
     /// Whether it has ever answered.
     was_up: AtomicBool,
-    /// If it has never answered: why it refused the gateway at the last attempt to connect, if it did.
+    /// If it has never answered: why it refused the gateway at the last attempt to connect at which it did.
     refusal: Mutex<Option<String>>,
     /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
@@ -144,8 +144,10 @@ impl Health {
 
     pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
         let Server { down, was_up, refusal, .. } = server;
-        let is_refusal = matches!(failure, LinkFailure::Refused(_)) && !was_up.load(Ordering::Relaxed);
-        *refusal.lock() = is_refusal.then(|| failure.to_string());
+        // The next attempt may be late, and still be refused.
+        if matches!(failure, LinkFailure::Refused(_)) && !was_up.load(Ordering::Relaxed) {
+            *refusal.lock() = Some(failure.to_string());
+        }
         down.store(true, Ordering::Relaxed);
         self.failed(server, failure);
     }

@@ -4,14 +4,13 @@
 //! lives for a limited time, and has a number from the gateway that stored it, which additions and appends do not change. An
 //! exchange is any number of writes and reads, which are sent and answered together.
 
-use std::future::ready;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
 pub use super::connection::Opening;
 pub use super::failure::{Garbage, LinkFailure};
-use super::slots::{Part, SlotMap};
+use super::slots::SlotMap;
 
 pub trait Protocol: Send + Sync {
     fn open(&self, server: &str) -> Opening;
@@ -22,16 +21,9 @@ pub trait Protocol: Send + Sync {
     fn slot_map(&self) -> Option<Arc<SlotMap>> {
         None
     }
-    /// Asks some of these servers which of them has which slots.
-    fn find_slots(&self, _: Vec<String>) -> Finding {
-        Box::pin(ready(Ok(Vec::new())))
-    }
 }
 
 pub type Asking = Pin<Box<dyn Future<Output = Option<Statistics>> + Send>>;
-/// A server, and why it cannot be used.
-pub type Failure = (String, LinkFailure);
-pub type Finding = Pin<Box<dyn Future<Output = Result<Vec<Part>, Vec<Failure>>> + Send>>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Statistics {

@@ -17,16 +17,25 @@ pub(super) fn slot_of(text: &[u8]) -> usize {
 
 /// Some slots that are on the same server, and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub(super) struct Part {
     pub slots: RangeInclusive<usize>,
     pub server: String,
 }
 
-/// What is known of a cluster, for all that speak to it.
+/// What is known of a cluster, for all that speak to it. Each connection that is made learns where the slots are.
 #[derive(Debug, Default)]
 pub struct SlotMap {
-    /// Empty before any server has been asked.
+    /// Empty before the first connection.
     pub(super) parts: Mutex<Vec<Part>>,
+    /// Notified when `parts` were learned.
+    pub(super) learned: Notify,
     /// Notified when something may have moved.
     pub(super) stale: Notify,
+}
+
+impl SlotMap {
+    pub(super) fn learn(&self, parts: Vec<Part>) {
+        *self.parts.lock() = parts;
+        self.learned.notify_one();
+    }
 }

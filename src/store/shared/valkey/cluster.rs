@@ -1,62 +1,16 @@
-//! Where the slots of a cluster are, as its nodes say.
-//!
-//! Some nodes are asked at once, others if these fail, and the first answer counts. A node may not know yet what the others have
-//! agreed on: then the server that it names redirects or does not answer, and nodes are asked again.
+//! Where the slots of a cluster are, as its nodes say. A node may not know yet what the others have agreed on: then the server that it
+//! names redirects or does not answer, and nodes are asked again.
 //!
 //! Source: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio::time::timeout;
-
-use super::super::protocol::{Failure, Garbage, LinkFailure};
+use super::super::protocol::{Garbage, LinkFailure};
 use super::super::slots::{Part, SLOTS};
-use super::frames::{self, Frame, frame};
-use super::greeting;
-use crate::config::Login;
-
-/// The longest time that a node may take to connect and to answer.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
-/// How many nodes are asked at once.
-const ASKED: usize = 3;
-
-/// # Errors
-/// Why no node has answered.
-pub(super) async fn find(login: Login, mut nodes: Vec<String>) -> Result<Vec<Part>, Vec<Failure>> {
-    fastrand::shuffle(&mut nodes);
-    let (mut asked, mut failures) = (JoinSet::new(), Vec::new());
-    loop {
-        for node in nodes.drain(nodes.len().saturating_sub(ASKED - asked.len())..) {
-            let login = login.clone();
-            asked.spawn(async move {
-                let found = timeout(TIMEOUT, ask(&login, &node)).await.unwrap_or(Err(LinkFailure::Silent));
-                found.map_err(|failure| (node, failure))
-            });
-        }
-        match asked.join_next().await {
-            Some(Ok(Ok(parts))) => return Ok(parts),
-            Some(Ok(Err(failure))) => failures.push(failure),
-            // It was ended.
-            Some(Err(_)) => {}
-            None => return Err(failures),
-        }
-    }
-}
-
-async fn ask(login: &Login, node: &str) -> Result<Vec<Part>, LinkFailure> {
-    let mut question = Vec::new();
-    frames::write(&[b"CLUSTER", b"SLOTS"], &mut question);
-    let parts = greeting::open(node, login, None).await?.ask(question, |input| parts(input, node)).await?;
-    if parts.is_empty() {
-        return Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()));
-    }
-    Ok(parts)
-}
+use super::frames::{Frame, frame};
 
 /// Reads the answer of `node` to `CLUSTER SLOTS`; `None` while it is incomplete.
-fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
+pub(super) fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
     let part = |told: &Frame| {
         // First and last slot, and the primary; then its replicas. Of each server the host, the port, and more.
@@ -73,6 +27,9 @@ fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
     };
     match frame(input, 0)? {
         None => Ok(None),
+        Some((Frame::Several(told), _)) if told.is_empty() => {
+            Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()))
+        }
         Some((Frame::Several(told), _)) => Ok(Some(told.iter().map(part).collect::<Option<_>>().ok_or(Garbage)?)),
         Some((Frame::Error(place), _)) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place])),
         Some(_) => Err(LinkFailure::Garbage),

@@ -50,7 +50,7 @@ impl Commands for FrameCommands {
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
-        self.begin(b"SET", name, 5, Expected::Stored);
+        self.begin(&[b"SET"], name, 3, Expected::Stored);
         let (mut digits, mut after) = (itoa::Buffer::new(), itoa::Buffer::new());
         let parts = [digits.format(count), " ", after.format(number)].map(str::as_bytes);
         frames::word_of(parts, &mut self.writes);
@@ -67,7 +67,7 @@ impl Commands for FrameCommands {
             return self.lifetime(lifetime);
         }
         let is_first = condition == Condition::Missing;
-        self.begin(b"SET", name, if is_first { 6 } else { 5 }, Expected::Stored);
+        self.begin(&[b"SET"], name, if is_first { 4 } else { 3 }, Expected::Stored);
         frames::word_of(value, &mut self.writes);
         self.expiry(lifetime);
         if is_first {
@@ -83,7 +83,7 @@ impl Commands for FrameCommands {
     }
 
     fn delete(&mut self, name: Name<'_>) {
-        self.begin(b"DEL", name, 2, Expected::Sum(Echo::Quiet));
+        self.begin(&[b"DEL"], name, 0, Expected::Sum(Echo::Quiet));
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
@@ -113,19 +113,16 @@ impl FrameCommands {
         name(&mut self.name);
     }
 
-    /// Begins a command of so many words.
-    fn begin(&mut self, verb: &[u8], name: Name<'_>, words: usize, expected: Expected) {
+    /// Begins a command that has these words before a name; so many arguments must follow.
+    fn begin(&mut self, words: &[&[u8]], name: Name<'_>, arguments: usize, expected: Expected) {
         self.set_name(name);
-        frames::command(words, &mut self.writes);
-        frames::word(verb, &mut self.writes);
-        frames::word(&self.name, &mut self.writes);
+        frames::command(words.len() + 1 + arguments, &mut self.writes);
+        words.iter().chain([&&*self.name]).for_each(|word| frames::word(word, &mut self.writes));
         self.expected.push(expected);
     }
 
     fn call(&mut self, script: &Script, name: Name<'_>, arguments: usize, expected: Expected) {
-        self.set_name(name);
-        script.call(&self.name, arguments, &mut self.writes);
-        self.expected.push(expected);
+        self.begin(&[b"EVALSHA", script.digest.as_bytes(), b"1"], name, arguments, expected);
     }
 
     /// Whole seconds by the server's clock.

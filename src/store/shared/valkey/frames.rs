@@ -61,9 +61,9 @@ fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a command of these words.
-pub(super) fn write(words: &[&[u8]], out: &mut Vec<u8>) {
+pub(super) fn write<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
     command(words.len(), out);
-    words.iter().for_each(|of| word(of, out));
+    words.iter().for_each(|of| word(of.as_ref(), out));
 }
 
 /// The frame that begins at `at`, and where the next one does; `None` while it is incomplete.
@@ -71,16 +71,11 @@ pub(super) fn write(words: &[&[u8]], out: &mut Vec<u8>) {
 /// # Errors
 /// When the bytes are no frame.
 pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
-    nested(input, at, DEEPEST, true)
+    nested(input, at, DEEPEST)
 }
 
-/// Like [`frame`], but as if several had none inside.
-pub(super) fn outer(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
-    nested(input, at, DEEPEST, false)
-}
-
-/// Inside of it, frames may be so `deep`, and are kept or not.
-fn nested(input: &[u8], at: usize, deep: usize, keeps: bool) -> Result<Option<(Frame, usize)>, Garbage> {
+/// Inside of it, frames may be so `deep`.
+fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     let rest = input.get(at..).ok_or(Garbage)?;
     let kind = match rest.first() {
         None => return Ok(None),
@@ -108,8 +103,8 @@ fn nested(input: &[u8], at: usize, deep: usize, keeps: bool) -> Result<Option<(F
             let count = number.checked_mul(each).filter(|_| deep > 0).ok_or(Garbage)?;
             let mut frames = Vec::new();
             for _ in 0..count {
-                let Some((frame, after)) = nested(input, next, deep - 1, keeps)? else { return Ok(None) };
-                frames.extend(keeps.then_some(frame));
+                let Some((frame, after)) = nested(input, next, deep - 1)? else { return Ok(None) };
+                frames.push(frame);
                 next = after;
             }
             Frame::Several(frames)
@@ -126,20 +121,17 @@ fn rare(rest: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     };
     let place = |(start, end): (usize, usize)| at + start..at + end;
     let frame = match decoded {
-        RangeFrame::SimpleString { data, .. }
-        | RangeFrame::VerbatimString { data, .. }
-        | RangeFrame::BigNumber { data, .. } => Frame::Text(place(data)),
+        RangeFrame::SimpleString { data, .. } | RangeFrame::VerbatimString { data, .. } => Frame::Text(place(data)),
         RangeFrame::SimpleError { data, .. } | RangeFrame::BlobError { data, .. } => Frame::Error(place(data)),
-        RangeFrame::Boolean { data, .. } => Frame::Number(data.into()),
         // No reply that matters here is one.
-        RangeFrame::Double { .. } => Frame::Null,
+        RangeFrame::BigNumber { .. } | RangeFrame::Boolean { .. } | RangeFrame::Double { .. } => Frame::Null,
         _ => return Err(Garbage),
     };
     Ok(Some((frame, at + length)))
 }
 
 /// The number in the first line, behind its kind, and where the next line begins; `None` while the line is incomplete.
-pub(super) fn counted(rest: &[u8]) -> Result<Option<(u64, usize)>, Garbage> {
+fn counted(rest: &[u8]) -> Result<Option<(u64, usize)>, Garbage> {
     let mut number = 0_u64;
     for (at, byte) in rest.iter().enumerate().skip(1) {
         number = match (byte, rest.get(at + 1)) {
@@ -164,7 +156,7 @@ mod tests {
     #[test]
     fn words_are_counted_in_bytes() {
         let mut out = Vec::new();
-        write(&[b"SET", b"k", b"\r\n\xff"], &mut out);
+        write(&[&b"SET"[..], b"k", b"\r\n\xff"], &mut out);
         number(17, &mut out);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
     }
@@ -179,7 +171,7 @@ mod tests {
         assert_eq!(read(b"-ERR no\r\n"), Some((Frame::Error(3..9), 11)));
         assert_eq!(read(b"!5\r\nNO no\r\n"), Some((Frame::Error(6..11), 13)));
         assert_eq!(read(b"=6\r\ntxt:ab\r\n"), Some((Frame::Text(10..12), 14)));
-        assert_eq!([read(b"#t\r\n"), read(b",1.5\r\n")], [Some((Frame::Number(1), 6)), Some((Frame::Null, 8))]);
+        assert_eq!([read(b"#t\r\n"), read(b",1.5\r\n")], [Some((Frame::Null, 6)), Some((Frame::Null, 8))]);
         let several = Frame::Several(vec![Frame::Number(1), Frame::Several(vec![Frame::Null, Frame::Text(18..19)])]);
         assert_eq!(read(b"*2\r\n:1\r\n%1\r\n_\r\n+a\r\n:2"), Some((several, 21)));
         for incomplete in [

@@ -1,9 +1,11 @@
 //! What a gateway says first to a Valkey or Redis: who it is, the scripts, and then each command that it will need, for a key that
-//! lives for a second. So a server that refuses something says so here and not in reply to a request. A node of a cluster that may
-//! have no slot only learns the scripts.
+//! lives for a second. So a server that refuses something says so here and not in reply to a request. A node of a cluster is asked
+//! where the slots are; one without slots only learns the scripts.
 
 use super::super::connection::Socket;
 use super::super::protocol::LinkFailure;
+use super::Valkey;
+use super::cluster::parts;
 use super::frames::{self, Frame, frame};
 use super::scripts::{ADD, APPEND, REPLACE};
 use crate::config::Login;
@@ -11,64 +13,68 @@ use crate::config::Login;
 const NODE: &str = "it is a node of a cluster, and [store] has no `cluster = true`";
 const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = true`";
 
-/// Connects to a server, and greets it. `probe` is the name of an item that it has and that other gateways do not try; `None` if
-/// nobody knows which slots it has.
+/// Connects to a server, and greets it.
 ///
 /// # Errors
 /// If it cannot be used.
-pub(super) async fn open(address: &str, login: &Login, probe: Option<&[u8]>) -> Result<Socket, LinkFailure> {
+pub(super) async fn open(valkey: &Valkey, address: &str) -> Result<Socket, LinkFailure> {
+    let Valkey { login, slots, .. } = valkey;
     let mut socket = Socket::connect(address, login.tls.as_deref()).await?;
-    let (questions, commands) = introduction(login, probe);
-    socket.ask(questions, |input| answered(input, &commands, login.cluster)).await?;
+    ask(&mut socket, &introduction(login), login.cluster).await?;
+    if login.database > 0 {
+        ask(&mut socket, &[vec!["SELECT", &login.database.to_string()]], false).await?;
+    }
+    if let Some(slots) = slots {
+        let mut question = Vec::new();
+        frames::write(&["CLUSTER", "SLOTS"], &mut question);
+        slots.learn(socket.ask(question, |input| parts(input, address)).await?);
+    }
+    if let Some(name) = valkey.probe(address) {
+        ask(&mut socket, &trial(&name), login.cluster).await?;
+    }
     Ok(socket)
 }
 
-/// All questions, and the command of each.
-fn introduction(login: &Login, probe: Option<&[u8]>) -> (Vec<u8>, Vec<&'static str>) {
-    let Login { username, password, database, .. } = login;
-    let (mut questions, mut commands) = (Vec::new(), Vec::new());
-    let mut ask = |command: &'static str, rest: &[&[u8]]| {
-        frames::write(&[&[command.as_bytes()], rest].concat(), &mut questions);
-        commands.push(command);
-    };
-    let username = if username.is_empty() { "default" } else { username };
-    match password.text() {
-        "" => ask("HELLO", &[b"3"]),
-        password => ask("HELLO", &[b"3", b"AUTH", username.as_bytes(), password.as_bytes()]),
-    }
-    if *database > 0 {
-        ask("SELECT", &[itoa::Buffer::new().format(*database).as_bytes()]);
-    }
-    for script in [&REPLACE, &APPEND, &ADD] {
-        ask("SCRIPT", &[b"LOAD", script.source.as_bytes()]);
-    }
-    if let Some(name) = probe {
-        let [replace, append, add] = [&REPLACE, &APPEND, &ADD].map(|script| script.digest.as_bytes());
-        ask("SET", &[name, b"=", b"EX", b"1"]);
-        ask("EVALSHA", &[replace, b"1", name, b"=", b"=", b"1"]);
-        ask("EVALSHA", &[append, b"1", name, b"=", b"=", b"1"]);
-        ask("SET", &[name, b"0", b"EX", b"1"]);
-        ask("EVALSHA", &[add, b"1", name, b"1"]);
-        ask("MGET", &[name]);
-    }
-    (questions, commands)
+async fn ask(socket: &mut Socket, commands: &[Vec<&str>], is_cluster: bool) -> Result<(), LinkFailure> {
+    let mut question = Vec::new();
+    commands.iter().for_each(|command| frames::write(command, &mut question));
+    socket.ask(question, |input| answered(input, commands, is_cluster)).await
+}
+
+fn introduction(login: &Login) -> Vec<Vec<&str>> {
+    let username = if login.username.is_empty() { "default" } else { &login.username };
+    let mut commands = vec![match login.password.text() {
+        "" => vec!["HELLO", "3"],
+        password => vec!["HELLO", "3", "AUTH", username, password],
+    }];
+    commands.extend([REPLACE, APPEND, ADD].map(|script| vec!["SCRIPT", "LOAD", script.source]));
+    commands
+}
+
+/// Each command that is needed, for an item of this name.
+fn trial(name: &str) -> Vec<Vec<&str>> {
+    vec![
+        vec!["SET", name, "=", "EX", "1"],
+        vec!["EVALSHA", REPLACE.digest, "1", name, "=", "=", "1"],
+        vec!["EVALSHA", APPEND.digest, "1", name, "=", "=", "1"],
+        vec!["SET", name, "0", "EX", "1"],
+        vec!["EVALSHA", ADD.digest, "1", name, "1"],
+        vec!["MGET", name],
+    ]
 }
 
 /// Whether all is answered, as it should be.
-fn answered(input: &[u8], commands: &[&'static str], is_cluster: bool) -> Result<Option<()>, LinkFailure> {
+fn answered(input: &[u8], commands: &[Vec<&str>], is_cluster: bool) -> Result<Option<()>, LinkFailure> {
     let mut at = 0;
     for command in commands {
         let Some((answer, next)) = frame(input, at)? else { return Ok(None) };
         match answer {
-            Frame::Error(place) => return Err(LinkFailure::refused(command, &input[place])),
-            Frame::Several(told) if *command == "HELLO" => {
-                let is =
-                    |frame: &Frame, text: &[u8]| matches!(frame, Frame::Text(place) if input[place.clone()] == *text);
-                let mode = told.chunks(2).find(|pair| is(&pair[0], b"mode")).map(|pair| is(&pair[1], b"cluster"));
-                match mode {
-                    Some(true) if !is_cluster => return Err(LinkFailure::Refused(NODE.to_owned())),
-                    Some(false) if is_cluster => return Err(LinkFailure::Refused(NO_NODE.to_owned())),
-                    _ => {}
+            Frame::Error(place) => return Err(LinkFailure::refused(command[0], &input[place])),
+            Frame::Several(told) if command[0] == "HELLO" => {
+                let text = |frame: &Frame| if let Frame::Text(place) = frame { &input[place.clone()] } else { b"" };
+                let mode = told.as_chunks().0.iter().find(|[name, _]| text(name) == b"mode");
+                if mode.is_some_and(|[_, mode]| (text(mode) == b"cluster") != is_cluster) {
+                    return Err(LinkFailure::Refused(if is_cluster { NO_NODE } else { NODE }.to_owned()));
                 }
             }
             _ => {}
@@ -83,18 +89,15 @@ mod tests {
     use super::*;
     use crate::config::SecretText;
 
-    fn said(login: &Login) -> String {
-        String::from_utf8(introduction(login, Some(b"gw:probe:1")).0).unwrap()
-    }
-
-    /// The outcome of answers to all commands.
-    fn after(login: &Login, probe: Option<&[u8]>, input: &[u8]) -> Result<bool, String> {
-        let read = answered(input, &introduction(login, probe).1, login.cluster);
+    /// The outcome of these answers to all commands, or to the first ones alone.
+    fn after(commands: &[Vec<&str>], is_cluster: bool, input: &[u8]) -> Result<bool, String> {
+        let read = answered(input, commands, is_cluster);
         read.map(|read| read.is_some()).map_err(|failure| failure.to_string())
     }
 
     fn after_all(input: &[u8]) -> Result<bool, String> {
-        after(&Login::default(), Some(b"gw:probe:1"), input)
+        let login = Login::default();
+        after(&[introduction(&login), trial("gw:probe:1")].concat(), false, input)
     }
 
     const HELLO: &[u8] = b"%2\r\n+server\r\n$6\r\nvalkey\r\n+modules\r\n*1\r\n*0\r\n";
@@ -102,15 +105,12 @@ mod tests {
     const REST: &[u8] = b"+OK\r\n:1\r\n:1\r\n+OK\r\n:1\r\n*1\r\n$1\r\n1\r\n";
 
     #[test]
-    fn the_password_and_the_database_are_said_if_there_are_any() {
-        let plain = said(&Login::default());
-        assert!(plain.starts_with("*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*3\r\n$6\r\nSCRIPT"), "{plain}");
-        let login = Login { password: SecretText::new("secret".to_owned()), database: 3, ..Login::default() };
-        let hello = "*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n$6\r\nsecret\r\n";
-        let secret = said(&login);
-        assert!(secret.starts_with(&format!("{hello}*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n")), "{secret}");
-        let named = said(&Login { username: "gw".to_owned(), ..login });
-        assert!(named.contains("$4\r\nAUTH\r\n$2\r\ngw\r\n$6\r\nsecret\r\n"), "{named}");
+    fn the_password_is_said_if_there_is_one() {
+        let said = |login: &Login| introduction(login)[0].join(" ");
+        assert_eq!(said(&Login::default()), "HELLO 3");
+        let login = Login { password: SecretText::new("secret".to_owned()), ..Login::default() };
+        assert_eq!(said(&login), "HELLO 3 AUTH default secret");
+        assert_eq!(said(&Login { username: "gw".to_owned(), ..login }), "HELLO 3 AUTH gw secret");
     }
 
     #[test]
@@ -132,16 +132,9 @@ mod tests {
             (true, "standalone", Some(NO_NODE)),
             (true, "cluster", None),
         ] {
-            let outcome = after(&Login { cluster, ..Login::default() }, None, hello(mode).as_bytes());
+            let outcome = after(&introduction(&Login::default()), cluster, hello(mode).as_bytes());
             assert_eq!(outcome, refused.map_or(Ok(false), |why| Err(why.to_owned())), "{cluster} {mode}");
         }
-    }
-
-    #[test]
-    fn a_node_that_may_have_no_slot_only_learns_the_scripts() {
-        let said = String::from_utf8(introduction(&Login::default(), None).0).unwrap();
-        assert_eq!((said.matches("LOAD").count(), said.contains("MGET")), (3, false));
-        assert_eq!(after(&Login::default(), None, &[HELLO, LEARNED].concat()), Ok(true));
     }
 
     #[test]

@@ -9,27 +9,26 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::time::timeout;
 
 use super::super::connection::{Redirects, Socket};
 use super::super::protocol::{Garbage, LinkFailure};
-use super::super::slots::SlotMap;
-use super::cluster::{TIMEOUT, redirection};
-use super::frames::{self, Frame, outer};
-use super::greeting;
-use crate::config::Login;
+use super::cluster::redirection;
+use super::frames::{self, Frame, frame};
+use super::{Valkey, greeting};
 
+/// The longest time that another node may take to connect and to answer.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How often other nodes are asked for the commands that were read at once, before a redirection stays.
 const MOST: usize = 16;
 
 pub(super) struct Follower {
-    login: Login,
+    valkey: Valkey,
     node: String,
-    slots: Arc<SlotMap>,
     /// The commands to which no reply was seen yet.
     sent: BytesMut,
     /// How many bytes at the end of the input were not looked at.
@@ -44,34 +43,35 @@ type Followed = (BTreeMap<String, Socket>, Vec<Redirected>);
 
 /// A command that another node does.
 struct Redirected {
-    /// `None` if it needs no further node, or that one cannot be connected to.
-    to: Option<String>,
     command: BytesMut,
-    /// The place of its reply in the input.
+    /// The place of the redirection in the input.
     place: Range<usize>,
-    /// From the last other node that was asked.
-    reply: Option<BytesMut>,
+    /// Takes that place: from the last node that was asked.
+    reply: BytesMut,
+    /// Where it redirects to; `None` if that node cannot be connected to.
+    to: Option<String>,
 }
 
 impl Follower {
-    pub(super) fn new(login: Login, node: String, slots: Arc<SlotMap>) -> Self {
+    pub(super) fn new(valkey: Valkey, node: String) -> Self {
         let (sent, others) = (BytesMut::new(), BTreeMap::new());
-        Self { login, node, slots, sent, unseen: 0, others, following: None }
+        Self { valkey, node, sent, unseen: 0, others, following: None }
     }
 
     /// Looks at the replies that were not looked at yet.
     fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
         let mut redirected = Vec::new();
         let mut at = input.len() - self.unseen;
-        while let Some((reply, next)) = outer(input, at)? {
+        while let Some((reply, next)) = frame(input, at)? {
             // The node sends what nobody has asked for, if there is no command.
-            let (_, length) = outer(&self.sent, 0)?.ok_or(Garbage)?;
+            let (_, length) = frame(&self.sent, 0)?.ok_or(Garbage)?;
             let command = self.sent.split_to(length);
             if let Frame::Error(error) = reply
                 && let Some(to) = redirection(&input[error], &self.node)
             {
-                self.slots.stale.notify_one();
-                redirected.push(Redirected { to: Some(to), command, place: at..next, reply: None });
+                self.valkey.slots.iter().for_each(|slots| slots.stale.notify_one());
+                let reply = BytesMut::from(&input[at..next]);
+                redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
             }
             at = next;
         }
@@ -92,7 +92,7 @@ impl Redirects for Follower {
             if redirected.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.following = Some(Box::pin(follow(self.login.clone(), mem::take(&mut self.others), redirected)));
+            self.following = Some(Box::pin(follow(self.valkey.clone(), mem::take(&mut self.others), redirected)));
         }
         let Some(following) = &mut self.following else { return Poll::Ready(Ok(())) };
         let (others, redirected) = ready!(following.as_mut().poll(cx))?;
@@ -101,7 +101,7 @@ impl Redirects for Follower {
         let mut at = 0;
         for Redirected { place, reply, .. } in redirected {
             input.extend_from_slice(&before[at..place.start]);
-            input.extend_from_slice(reply.as_deref().unwrap_or(&before[place.clone()]));
+            input.extend_from_slice(&reply);
             at = place.end;
         }
         input.extend_from_slice(&before[at..]);
@@ -111,16 +111,16 @@ impl Redirects for Follower {
 
 /// Asks other nodes, each for all that it does.
 async fn follow(
-    login: Login,
+    valkey: Valkey,
     mut others: BTreeMap<String, Socket>,
     mut redirected: Vec<Redirected>,
 ) -> Result<Followed, LinkFailure> {
     for _ in 0..MOST {
         let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
-        let theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
+        let mut theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
         let socket = match others.remove(&server) {
             Some(socket) => Ok(Ok(socket)),
-            None => timeout(TIMEOUT, greeting::open(&server, &login, None)).await,
+            None => timeout(TIMEOUT, greeting::open(&valkey, &server)).await,
         };
         let Ok(Ok(mut socket)) = socket else {
             theirs.into_iter().for_each(|one| one.to = None);
@@ -129,30 +129,24 @@ async fn follow(
         let mut question = Vec::new();
         for one in &theirs {
             // Without it, a node refuses what it is about to get.
-            frames::write(&[b"ASKING"], &mut question);
+            frames::write(&["ASKING"], &mut question);
             question.extend_from_slice(&one.command);
         }
-        let answers = socket.ask(question, |input| Ok(replies(input, theirs.len(), &server)?)).await?;
-        for (one, (reply, to)) in theirs.into_iter().zip(answers) {
-            (one.reply, one.to) = (Some(reply), to);
-        }
+        socket.ask(question, |input| take_replies(input, &mut theirs, &server)).await?;
         others.insert(server, socket);
     }
     Ok((others, redirected))
 }
 
-type Reply = (BytesMut, Option<String>);
-
-/// The replies of a node to so many commands, and where they redirect to; `None` while they are incomplete. The answer to
-/// `ASKING` comes before each.
-fn replies(input: &[u8], commands: usize, node: &str) -> Result<Option<Vec<Reply>>, Garbage> {
-    let (mut at, mut replies) = (0, Vec::new());
-    for _ in 0..commands {
-        let Some((_, begin)) = outer(input, at)? else { return Ok(None) };
-        let Some((reply, end)) = outer(input, begin)? else { return Ok(None) };
-        let to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
-        replies.push((BytesMut::from(&input[begin..end]), to));
+/// Takes the replies of a node to these commands; `None` while they are incomplete. The answer to `ASKING` comes before each.
+fn take_replies(input: &[u8], to: &mut [&mut Redirected], node: &str) -> Result<Option<()>, LinkFailure> {
+    let mut at = 0;
+    for one in to {
+        let Some((_, begin)) = frame(input, at)? else { return Ok(None) };
+        let Some((reply, end)) = frame(input, begin)? else { return Ok(None) };
+        one.to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
+        one.reply = BytesMut::from(&input[begin..end]);
         at = end;
     }
-    Ok(Some(replies))
+    Ok(Some(()))
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::protocol::{Echo, Garbage, Place, Reader, Replies, Written, digits};
-use super::frames::{Frame, counted, frame};
+use super::frames::{Frame, frame};
 
 /// How a value begins.
 pub(super) const MARK: u8 = b'=';
@@ -34,8 +34,6 @@ pub(super) struct FrameReader {
     /// How many items each command reads.
     reads_each: usize,
     items: Vec<Option<Place>>,
-    /// How many items of the present command are still to come.
-    open: usize,
     /// How many items could not be read, because of an error.
     unread: usize,
     /// The place of the first message, and whether any of them is about the server.
@@ -74,16 +72,22 @@ impl FrameReader {
             return Ok(());
         }
         match frame {
-            Frame::Text(place) if self.open > 0 => self.items.push(Some(item(place, input))),
-            Frame::Null if self.open > 0 => self.items.push(None),
-            Frame::Error(place) if self.open == 0 => {
+            Frame::Several(items) if items.len() == self.reads_each => {
+                for frame in items {
+                    self.items.push(match frame {
+                        Frame::Text(place) => Some(item(place, input)),
+                        Frame::Null => None,
+                        _ => return Err(Garbage),
+                    });
+                }
+            }
+            Frame::Error(place) => {
                 self.fail(place, input);
                 self.unread += self.reads_each;
                 self.items.resize(self.items.len() + self.reads_each, None);
             }
             _ => return Err(Garbage),
         }
-        self.open = self.open.saturating_sub(1);
         Ok(())
     }
 }
@@ -91,12 +95,6 @@ impl FrameReader {
 impl Reader for FrameReader {
     fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
         while self.written.len() < self.expected.len() || self.items.len() < self.reads {
-            // Items are read without a list of frames for each command.
-            if self.written.len() == self.expected.len() && self.open == 0 && input.get(self.length) == Some(&b'*') {
-                let Some((items, length)) = counted(&input[self.length..])? else { return Ok(None) };
-                self.open = usize::try_from(items).ok().filter(|items| *items == self.reads_each).ok_or(Garbage)?;
-                self.length += length;
-            }
             let Some((frame, next)) = frame(input, self.length)? else { return Ok(None) };
             self.take(frame, input)?;
             self.length = next;
@@ -121,10 +119,11 @@ impl Reader for FrameReader {
 /// What is not ours is a value without a version.
 fn item(place: Range<usize>, input: &[u8]) -> Place {
     let bytes = &input[place.clone()];
-    if let Some((&[MARK, ref head @ ..], _)) = bytes.split_first_chunk::<HEAD>() {
-        let (version, number) = head.split_at(8);
-        let number = number.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        let version = version.iter().fold(0, |version, byte| version << 8 | u64::from(*byte));
+    if let [MARK, rest @ ..] = bytes
+        && let Some((version, rest)) = rest.split_first_chunk()
+        && let Some((number, _)) = rest.split_first_chunk()
+    {
+        let (number, version) = (u32::from_be_bytes(*number), u64::from_be_bytes(*version));
         return Place { value: place.start + HEAD..place.end, number, version };
     }
     let space = memchr::memchr(b' ', bytes);

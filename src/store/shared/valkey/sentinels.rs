@@ -33,16 +33,12 @@ pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
         let answer = async move { ask(&sentinel, &name, tls.as_deref()).await };
         asked.spawn(async { timeout(TIMEOUT, answer).await.unwrap_or(Err(LinkFailure::Silent)) });
     }
-    let (mut votes, mut last) = (BTreeMap::<String, usize>::new(), LinkFailure::Silent);
-    while let Some(Ok(answer)) = asked.join_next().await {
+    let (mut votes, mut last) = (BTreeMap::<_, usize>::new(), LinkFailure::Silent);
+    while votes.values().all(|votes| 2 * votes <= login.sentinels.len())
+        && let Some(Ok(answer)) = asked.join_next().await
+    {
         match answer {
-            Ok(address) => {
-                let own = votes.entry(address.clone()).or_default();
-                *own += 1;
-                if 2 * *own > login.sentinels.len() {
-                    return Ok(address);
-                }
-            }
+            Ok(address) => *votes.entry(address).or_insert(0) += 1,
             Err(failure) => last = failure,
         }
     }
@@ -53,7 +49,7 @@ pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
 
 async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<String, LinkFailure> {
     let mut question = Vec::new();
-    frames::write(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()], &mut question);
+    frames::write(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name], &mut question);
     Socket::connect(sentinel, tls).await?.ask(question, address).await
 }
 
