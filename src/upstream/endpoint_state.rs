@@ -16,6 +16,8 @@ use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 pub(super) struct EndpointState {
     pub(super) load: Load,
     failures_in_row: AtomicU32,
+    /// When the last failure that [`Self::fails_since`] has counted was known, in microseconds.
+    failed_last: AtomicU64,
     /// The number of an [`Availability`].
     availability: AtomicU8,
     failures: AtomicU64,
@@ -45,6 +47,7 @@ impl EndpointState {
         Self {
             load: Load::new(workers),
             failures_in_row: AtomicU32::new(0),
+            failed_last: AtomicU64::new(0),
             availability: AtomicU8::new(health.availability() as u8),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
@@ -61,10 +64,20 @@ impl EndpointState {
         }
     }
 
-    /// Returns the failures in a row.
-    pub(super) fn failed(&self) -> u32 {
+    /// Whether an attempt that began then, and has failed `now`, was no longer under way when another one failed.
+    pub(super) fn fails_since(&self, begun: Monotonic, now: Monotonic) -> bool {
+        let is_later = begun.micros() >= self.failed_last.load(Ordering::Relaxed);
+        if is_later {
+            self.failed_last.store(now.micros(), Ordering::Relaxed);
+        }
+        is_later
+    }
+
+    /// Returns the failures in a row, of which this is one if it `is_news`.
+    pub(super) fn failed(&self, is_news: bool) -> u32 {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+        let more = u32::from(is_news);
+        self.failures_in_row.fetch_add(more, Ordering::Relaxed).saturating_add(more)
     }
 
     /// Records a response that counts as a failure, but shows that the server works.
@@ -154,6 +167,7 @@ impl AdaptiveLimit {
         let (gradient, before) = &mut *self.gradient.lock();
         let new = work.since(before.replace(work).unwrap_or(work));
         gradient.observe(new, load.in_flight(), bounds, now);
+        load.cut_at(gradient.longest());
         self.limit.store(gradient.limit(bounds), Ordering::Relaxed);
     }
 }
@@ -172,16 +186,26 @@ mod tests {
     #[test]
     fn an_answer_between_failures_counts_from_zero_again() {
         let state = EndpointState::new(false, 2);
-        assert_eq!([state.failed(), state.failed()], [1, 2]);
+        let failed = || state.failed(true);
+        assert_eq!([failed(), failed()], [1, 2]);
         state.succeeded();
-        assert_eq!([state.failed(), state.failed()], [1, 2]);
+        assert_eq!([failed(), failed(), state.failed(false)], [1, 2, 2]);
         state.answered_in_vain();
-        assert_eq!((state.failed(), state.status().failures), (1, 6));
+        assert_eq!((failed(), state.status().failures), (1, 7));
         let now = Monotonic::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
         assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
-        assert_eq!(state.failed(), 2, "a request that was sent before");
+        assert_eq!(failed(), 2, "a request that was sent before");
         state.advance(false, now.after(EJECTION.first));
-        assert_eq!(state.failed(), 3, "the next failure after the return");
+        assert_eq!(failed(), 3, "the next failure after the return");
+    }
+
+    #[test]
+    fn attempts_that_fail_side_by_side_count_once() {
+        let state = EndpointState::new(false, 1);
+        let at = Monotonic::from_micros;
+        let fails = |begun, now| state.fails_since(at(begun), at(now));
+        assert_eq!([fails(10, 20), fails(11, 20), fails(19, 21)], [true, false, false]);
+        assert_eq!([fails(20, 30), fails(40, 50), fails(45, 90)], [true, true, false]);
     }
 }

@@ -20,6 +20,9 @@ use crate::base::concurrency::ConcurrencyPermit;
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
     worker: usize,
+    /// When the current attempt began, and how many others this worker's had been answered until then.
+    begun: Cell<Monotonic>,
+    answered_before: Cell<u64>,
     /// Since when the server can answer the current attempt; `None` if the server cannot yet, or the attempt has ended.
     waits_since: Cell<Option<Monotonic>>,
     /// Its part of its client's share of connections.
@@ -30,7 +33,8 @@ impl InFlight {
     /// The endpoint counts the request already, but the request is not sent yet.
     pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Self {
         let worker = request.client.map_or(0, |client| client.worker);
-        Self { endpoint, worker, waits_since: Cell::new(None), share: None }
+        let (begun, answered_before) = (Cell::new(Monotonic::from_micros(0)), Cell::new(0));
+        Self { endpoint, worker, begun, answered_before, waits_since: Cell::new(None), share: None }
     }
 
     /// The request is sent, for the first time or again.
@@ -38,6 +42,8 @@ impl InFlight {
         let now = clock::monotonic();
         let first = &request.progress.begun;
         first.set(first.get().or(Some(now)));
+        self.begun.set(now);
+        self.answered_before.set(self.endpoint.state.load.answered_by(self.worker));
         self.ends();
         if request.body.is_none() {
             self.waits(now);
@@ -53,6 +59,18 @@ impl InFlight {
 
     pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
+    }
+
+    /// Whether its failure says more about the server than others do: a client must not be able to show that a server fails by
+    /// requests of its own while the server works. A server that has answered other requests meanwhile is only slow for this
+    /// one, and requests that fail side by side have one cause.
+    fn is_news(&self, ending: Ending, is_timeout: bool) -> bool {
+        let state = &self.endpoint.state;
+        match ending {
+            Ending::NotConnected => true,
+            _ if is_timeout => state.load.answered_by(self.worker) == self.answered_before.get(),
+            _ => state.fails_since(self.begun.get(), clock::monotonic()),
+        }
     }
 
     /// The head of its response has come. `is_work` says whether that shows how long the work takes.
@@ -112,7 +130,7 @@ impl Upstream {
         in_flight.answered(!is_failure && !status.is_server_error());
         let endpoint = in_flight.endpoint();
         match status {
-            _ if is_failure => self.failed_with(endpoint, &status),
+            _ if is_failure => self.failed_with(endpoint, in_flight.is_news(Ending::Listed, false), &status),
             // The application fails: another server would fail, too.
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 endpoint.state.answered_in_vain();
@@ -123,21 +141,26 @@ impl Upstream {
 
     /// Records that a request got no response, if the endpoint caused that.
     pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
-        in_flight.failed(&failed.error);
-        self.failed_at(in_flight.endpoint(), &failed.error);
+        let error = &failed.error;
+        in_flight.failed(error);
+        if error.ending() != Ending::Final {
+            let is_news = in_flight.is_news(error.ending(), matches!(error, UpstreamError::Timeout(_)));
+            self.failed_with(in_flight.endpoint(), is_news, error);
+        }
     }
 
+    /// Records that a server cannot be connected to.
     pub(super) fn failed_at(&self, endpoint: &Endpoint, error: &UpstreamError) {
         if error.ending() != Ending::Final {
-            self.failed_with(endpoint, error);
+            self.failed_with(endpoint, true, error);
         }
     }
 
     #[cold]
-    fn failed_with(&self, endpoint: &Endpoint, why: &dyn Display) {
-        let failures = endpoint.state.failed();
+    fn failed_with(&self, endpoint: &Endpoint, is_news: bool, why: &dyn Display) {
+        let failures = endpoint.state.failed(is_news);
         let Some(rules) = &self.config.ejection else { return };
-        if failures < rules.failures || !self.balancer.has_other(endpoint) {
+        if !is_news || failures < rules.failures || !self.balancer.has_other(endpoint) {
             return;
         }
         if let Some(time) = endpoint.state.eject(rules, clock::monotonic()) {

@@ -23,6 +23,8 @@ pub(super) struct Load {
     requests: AtomicU64,
     /// The smoothed time until the head of a response in microseconds; 0 if there was none.
     latency: AtomicU32,
+    /// In microseconds: longer times are cut off in a sum of their own. 0 if nobody needs that.
+    longest: AtomicU64,
     workers: PerWorker<Counts>,
 }
 
@@ -35,6 +37,8 @@ struct Counts {
     latencies: Histogram,
     /// Attempts without a response that show how long one takes at least.
     unanswered: Timed,
+    /// The sum of the times of both, cut off.
+    cut: Counter,
 }
 
 /// A count with the sum of times in microseconds. Both wrap.
@@ -48,14 +52,14 @@ impl Timed {
     }
 
     fn get(&self) -> Sample {
-        Sample { responses: self.0.get(), micros: self.1.get() }
+        Sample { responses: self.0.get(), micros: self.1.get(), cut: 0 }
     }
 }
 
 impl Load {
     pub(super) fn new(workers: usize) -> Self {
-        let (in_flight, requests, latency) = Default::default();
-        Self { in_flight, requests, latency, workers: PerWorker::new(workers) }
+        let (in_flight, requests, latency, longest) = Default::default();
+        Self { in_flight, requests, latency, longest, workers: PerWorker::new(workers) }
     }
 
     /// Begins a request, unless `most` are in flight. Returns whether it has begun.
@@ -97,6 +101,7 @@ impl Load {
         counts.answered.one();
         let Some(micros) = micros else { return };
         counts.latencies.observe(micros);
+        self.add_cut(counts, micros);
         // Another worker may replace the value at the same time; then one measurement is lost.
         let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
         let smoothed = self.latency.load(Ordering::Relaxed);
@@ -104,9 +109,28 @@ impl Load {
         self.latency.store(next.max(1), Ordering::Relaxed);
     }
 
+    /// How many attempts of this worker were answered.
+    pub(super) fn answered_by(&self, worker: usize) -> u64 {
+        self.workers.of(worker).answered.get()
+    }
+
     /// An attempt has ended without a response, which would take `micros` at least.
     pub(super) fn unanswered(&self, worker: usize, micros: u64) {
-        self.workers.of(worker).unanswered.add(1, micros);
+        let counts = self.workers.of(worker);
+        counts.unanswered.add(1, micros);
+        self.add_cut(counts, micros);
+    }
+
+    /// From now on, times are also added up cut off at this one, which is in microseconds and at least 1.
+    pub(super) fn cut_at(&self, longest: u64) {
+        self.longest.store(longest, Ordering::Relaxed);
+    }
+
+    fn add_cut(&self, counts: &Counts, micros: u64) {
+        let longest = self.longest.load(Ordering::Relaxed);
+        if longest > 0 {
+            counts.cut.add(micros.min(longest));
+        }
     }
 
     /// The smoothed time until the head of a response; `None` if there was none.
@@ -123,7 +147,8 @@ impl Load {
     /// How long the work takes, or takes at least if there was no response.
     pub(super) fn work(&self) -> Sample {
         let HistogramSnapshot { buckets, micros } = self.latencies();
-        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros })
+        let cut = self.workers.iter().fold(0, |sum: u64, counts| sum.wrapping_add(counts.cut.get()));
+        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros, cut })
     }
 
     fn sum(&self, of: fn(&Counts) -> Sample) -> Sample {
@@ -159,7 +184,7 @@ impl UpstreamLoad {
     /// What has happened since `before`, which is `seconds` ago. The requests that have arrived are not known here.
     #[expect(clippy::cast_precision_loss, reason = "counts of a window are small, and times as well")]
     pub fn window(&self, before: &Self, seconds: f64, now: Monotonic) -> Window {
-        let seconds_of = |Sample { responses, micros }: Sample| (responses as f64, micros as f64 / 1e6);
+        let seconds_of = |Sample { responses, micros, .. }: Sample| (responses as f64, micros as f64 / 1e6);
         let (mut waiting, mut work, mut answered) = (Sample::default(), Sample::default(), 0);
         for is in &self.endpoints {
             // An endpoint that was not there before begins with its next window.
@@ -229,7 +254,7 @@ mod tests {
         let full = UpstreamLoad { full: 1, ..read(&load) };
         let window = full.window(&before, 0.5, begun);
         assert_eq!(window, Window { seconds: 0.5, answered: 2.0, ended: (2.0, 7.0), full: 1.0, ..Window::default() });
-        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND });
+        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND, cut: 0 });
         assert_eq!(read(&load).window(&read(&load), 0.5, begun), Window { seconds: 0.5, ..Window::default() });
         let window = read(&load).window(&UpstreamLoad::default(), 0.5, begun);
         assert_eq!(window, Window { seconds: 0.5, ..Window::default() }, "an endpoint that is new");

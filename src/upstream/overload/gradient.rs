@@ -4,6 +4,9 @@
 //! is multiplied by the ratio of the response time without a queue to the one now, and grows by its own square root, which is
 //! how much may queue. In gradient2, the time without a queue is a long-term mean, which also grows if an overload lasts.
 //! Here it is measured from time to time at two fifths of the limit, as in Envoy's filter for adaptive concurrency.
+//!
+//! The mean is one of times that are cut off where more of them would not lower the limit faster. So a few requests that take very
+//! long, of one client or to one path, do not look like a queue, in which all requests wait.
 
 use std::time::Duration;
 
@@ -12,6 +15,8 @@ use crate::config::AdaptiveBounds;
 
 /// How many times as long as without a queue a response may take.
 const TOLERANCE: f64 = 1.5;
+/// The smallest ratio by which the limit is multiplied at once.
+const LOWEST: f64 = 0.5;
 /// The limit at the beginning, as in gradient2.
 const FIRST: f64 = 20.0;
 /// How many responses a measurement needs, and after how long fewer are enough.
@@ -38,21 +43,29 @@ const USED: f64 = 0.5;
 pub struct Sample {
     pub responses: u64,
     pub micros: u64,
+    /// The sum of the same times, of which none counts as more than [`GradientLimit::longest`].
+    pub cut: u64,
 }
 
 impl Sample {
     /// The sum of both, which wraps.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let responses = self.responses.wrapping_add(other.responses);
-        Self { responses, micros: self.micros.wrapping_add(other.micros) }
+        Self {
+            responses: self.responses.wrapping_add(other.responses),
+            micros: self.micros.wrapping_add(other.micros),
+            cut: self.cut.wrapping_add(other.cut),
+        }
     }
 
     /// The difference, which wraps.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
-        let responses = self.responses.wrapping_sub(before.responses);
-        Self { responses, micros: self.micros.wrapping_sub(before.micros) }
+        Self {
+            responses: self.responses.wrapping_sub(before.responses),
+            micros: self.micros.wrapping_sub(before.micros),
+            cut: self.cut.wrapping_sub(before.cut),
+        }
     }
 }
 
@@ -101,12 +114,19 @@ impl GradientLimit {
         (limit as usize).clamp(bounds.min, bounds.max)
     }
 
+    /// In microseconds, at least 1. If all responses take so long, the limit falls as fast as it can.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and saturates")]
+    pub fn longest(&self) -> u64 {
+        self.unloaded.map_or(u64::MAX, |unloaded| (unloaded * TOLERANCE / LOWEST) as u64).max(1)
+    }
+
     /// `new` has the responses since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
     pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: AdaptiveBounds, now: Monotonic) {
         let since = *self.since.get_or_insert(now);
         self.sample.responses += new.responses;
         self.sample.micros = self.sample.micros.saturating_add(new.micros);
+        self.sample.cut = self.sample.cut.saturating_add(new.cut);
         let age = Duration::from_micros(now.micros_since(since));
         match self.probe {
             Probe::Emptying(until) => {
@@ -120,7 +140,7 @@ impl GradientLimit {
                 if self.sample.responses >= PROBED || now >= until {
                     self.probed_limit = self.limit;
                     if self.sample.responses >= ENOUGH {
-                        self.unloaded = Some(self.mean().as_micros() as f64);
+                        self.unloaded = Some(self.sample.cut as f64 / self.sample.responses as f64);
                     }
                     self.probe = Probe::Last(now);
                     self.restart(now);
@@ -143,12 +163,12 @@ impl GradientLimit {
 
     #[expect(clippy::cast_precision_loss, reason = "limits are small, and times short")]
     fn update(&mut self, age: Duration, bounds: AdaptiveBounds) -> bool {
-        let measured = self.sample.micros as f64 / self.sample.responses as f64;
+        let measured = self.sample.cut as f64 / self.sample.responses as f64;
         let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
         self.unloaded = Some(unloaded);
         // By Little's law, the sum of the times by the length of the window is how many were in flight.
         let in_flight = self.sample.micros as f64 / (age.as_micros() as f64).max(1.0);
-        let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(0.5, 1.0);
+        let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(LOWEST, 1.0);
         let is_used = in_flight >= self.limit * USED;
         if gradient < 1.0 || is_used {
             let next = self.limit * gradient + self.limit.sqrt();

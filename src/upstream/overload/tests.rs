@@ -101,7 +101,8 @@ fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
             let in_flight = gradient.limit(bounds);
             let responses = in_flight as u64 * 100 / millis;
             let now = Monotonic::from_micros((from + tick) * 100_000);
-            gradient.observe(Sample { responses, micros: responses * millis * 1000 }, in_flight, bounds, now);
+            let (micros, cut) = (responses * millis * 1000, responses * (millis * 1000).min(gradient.longest()));
+            gradient.observe(Sample { responses, micros, cut }, in_flight, bounds, now);
             gradient.limit(bounds)
         };
         (0..200).map(limit).collect::<Vec<_>>()
@@ -111,6 +112,27 @@ fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
     let slow = limits(50, 200);
     assert!(*slow.iter().min().unwrap() < 100, "it looks like a queue at first: {slow:?}");
     assert!(slow[199] > 300, "it is measured again: {slow:?}");
+}
+
+#[test]
+fn a_client_with_slow_requests_does_not_lower_the_limit() {
+    let bounds = AdaptiveBounds { min: 4, max: 1000 };
+    // Requests of others take 2 ms, and those of one client 2.5 s, for a minute.
+    for (others, slow) in [(30, 4), (30, 8), (130, 16)] {
+        let mut gradient = GradientLimit::default();
+        let mut lowest = usize::MAX;
+        for second in 0..90 {
+            let slow = if second < 30 { 0 } else { slow };
+            let (responses, micros) = (others + slow, others * 2000 + slow * 2_500_000);
+            let cut = others * 2000 + slow * 2_500_000.min(gradient.longest());
+            let now = Monotonic::from_micros(second * 1_000_000);
+            gradient.observe(Sample { responses, micros, cut }, 10, bounds, now);
+            if second >= 30 {
+                lowest = lowest.min(gradient.limit(bounds));
+            }
+        }
+        assert!(lowest >= 8, "{others} {slow}: {lowest}");
+    }
 }
 
 #[test]

@@ -274,8 +274,10 @@ impl World {
         self.counts.ended.0 += 1.0;
         self.counts.ended.1 += took as f64 / 1000.0;
         if let Some(begun) = self.begun.remove(&request.id) {
+            let micros = (self.now - begun) * 1000;
             self.sample.responses += 1;
-            self.sample.micros += (self.now - begun) * 1000;
+            self.sample.micros += micros;
+            self.sample.cut += micros.min(self.gradient.longest());
         }
     }
 
