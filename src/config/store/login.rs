@@ -26,11 +26,8 @@ pub struct Login {
 
 /// The name of the primary, whose address the sentinels know.
 pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
-    section.refuse(
-        &[keys::servers.name],
-        "does not go with `sentinels`",
-        "the sentinels know where the server is: remove one of the two keys",
-    );
+    let help = "the sentinels know where the server is: remove one of the two keys";
+    section.refuse(&[keys::servers.name], "does not go with `sentinels`", help);
     let help = "add the name that the sentinels have for the primary: master = \"mymaster\"";
     section.required(&keys::master, help)?.text().map(|name| vec![name.to_owned()])
 }

@@ -143,9 +143,9 @@ impl Driver {
     async fn follow_slots(self: Rc<Self>, slots: &SlotMap, protocol: &Arc<dyn Protocol>) {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
-        loop {
-            slots.learned.notified().await;
-            let parts = slots.parts.lock().clone();
+        let mut learned = slots.parts.subscribe();
+        while learned.changed().await.is_ok() {
+            let parts = learned.borrow_and_update().clone();
             self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
             self.serve_all(protocol, &mut connections);
         }

@@ -3,9 +3,8 @@
 
 use std::ops::RangeInclusive;
 
-use parking_lot::Mutex;
 use redis_protocol::redis_keyslot;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: usize = 1 << 14;
@@ -22,20 +21,11 @@ pub(super) struct Part {
     pub server: String,
 }
 
-/// What is known of a cluster, for all that speak to it. Each connection that is made learns where the slots are.
+/// What is known of a cluster, for all that speak to it.
 #[derive(Debug, Default)]
 pub struct SlotMap {
-    /// Empty before the first connection.
-    pub(super) parts: Mutex<Vec<Part>>,
-    /// Notified when `parts` were learned.
-    pub(super) learned: Notify,
+    /// Each connection that is made learns them; empty before.
+    pub(super) parts: watch::Sender<Vec<Part>>,
     /// Notified when something may have moved.
     pub(super) stale: Notify,
-}
-
-impl SlotMap {
-    pub(super) fn learn(&self, parts: Vec<Part>) {
-        *self.parts.lock() = parts;
-        self.learned.notify_one();
-    }
 }

@@ -42,7 +42,7 @@ impl Valkey {
     fn probe(&self, node: &str) -> Option<String> {
         let name = |_| format!("{}:probe:{:x}", self.prefix, fastrand::u64(..));
         let Some(slots) = &self.slots else { return Some(name(0)) };
-        let mut own = slots.parts.lock().clone();
+        let mut own = slots.parts.borrow().clone();
         own.retain(|part| part.server == node);
         // Each slot is met once in so many names as there are slots.
         let tries = if own.is_empty() { 0 } else { 16 * SLOTS };
@@ -100,7 +100,8 @@ mod tests {
         let slots = valkey.slot_map().unwrap();
         assert_eq!(valkey.probe("a:1"), None);
         let part = |slots, server: &str| Part { slots, server: server.to_owned() };
-        *slots.parts.lock() = vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")];
+        let parts = vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")];
+        slots.parts.send_replace(parts);
         for _ in 0..20 {
             assert_eq!(slot_of(valkey.probe("b:1").unwrap().as_bytes()), 16_381);
         }

@@ -36,15 +36,9 @@ pub(super) fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkF
     }
 }
 
-/// The address of a node that `sayer` has named. One that does not know its own host is at the sayer's.
-fn address(host: &str, port: &str, sayer: &str) -> String {
-    match host {
-        "" | "?" => host_and_port(sayer.rsplit_once(':').map_or(sayer, |(host, _)| host), port),
-        host => host_and_port(host, port),
-    }
-}
-
-pub(super) fn host_and_port(host: &str, port: &str) -> String {
+/// The address of a server that `sayer` has named. One that does not know its own host is at the sayer's.
+pub(super) fn address(host: &str, port: &str, sayer: &str) -> String {
+    let host = if matches!(host, "" | "?") { sayer.rsplit_once(':').map_or(sayer, |(host, _)| host) } else { host };
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

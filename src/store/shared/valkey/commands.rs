@@ -44,17 +44,16 @@ impl Commands for FrameCommands {
         self.call(&ADD, name, if initial.is_some() { 3 } else { 1 }, Expected::Sum(echo));
         frames::word(itoa::Buffer::new().format(amount).as_bytes(), &mut self.writes);
         if let Some(Initial { count, lifetime }) = initial {
-            frames::number(count, &mut self.writes);
+            frames::word(itoa::Buffer::new().format(count).as_bytes(), &mut self.writes);
             self.lifetime(lifetime);
         }
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
         self.begin(&[b"SET"], name, 3, Expected::Stored);
-        let (mut digits, mut after) = (itoa::Buffer::new(), itoa::Buffer::new());
-        let parts = [digits.format(count), " ", after.format(number)].map(str::as_bytes);
-        frames::word_of(parts, &mut self.writes);
-        self.expiry(lifetime);
+        frames::word(format!("{count} {number}").as_bytes(), &mut self.writes);
+        frames::word(b"EX", &mut self.writes);
+        self.lifetime(lifetime);
     }
 
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
@@ -69,7 +68,8 @@ impl Commands for FrameCommands {
         let is_first = condition == Condition::Missing;
         self.begin(&[b"SET"], name, if is_first { 4 } else { 3 }, Expected::Stored);
         frames::word_of(value, &mut self.writes);
-        self.expiry(lifetime);
+        frames::word(b"EX", &mut self.writes);
+        self.lifetime(lifetime);
         if is_first {
             frames::word(b"NX", &mut self.writes);
         }
@@ -127,17 +127,9 @@ impl FrameCommands {
 
     /// Whole seconds by the server's clock.
     fn lifetime(&mut self, Lifetime { seconds, .. }: Lifetime) {
-        frames::number(seconds.min(LONGEST), &mut self.writes);
-    }
-
-    fn expiry(&mut self, lifetime: Lifetime) {
-        frames::word(b"EX", &mut self.writes);
-        self.lifetime(lifetime);
+        frames::word(itoa::Buffer::new().format(seconds).as_bytes(), &mut self.writes);
     }
 }
-
-/// A hundred years in seconds, so that the server's sum of moment and lifetime does not overflow.
-const LONGEST: u64 = 100 * 366 * 86_400;
 
 #[cfg(test)]
 mod tests {

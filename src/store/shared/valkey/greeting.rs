@@ -27,7 +27,7 @@ pub(super) async fn open(valkey: &Valkey, address: &str) -> Result<Socket, LinkF
     if let Some(slots) = slots {
         let mut question = Vec::new();
         frames::write(&["CLUSTER", "SLOTS"], &mut question);
-        slots.learn(socket.ask(question, |input| parts(input, address)).await?);
+        slots.parts.send_replace(socket.ask(question, |input| parts(input, address)).await?);
     }
     if let Some(name) = valkey.probe(address) {
         ask(&mut socket, &trial(&name), login.cluster).await?;

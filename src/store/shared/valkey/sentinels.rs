@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::super::connection::Socket;
 use super::super::protocol::LinkFailure;
-use super::cluster::host_and_port;
+use super::cluster;
 use super::frames::{self, Frame, frame};
-use crate::config::{Login, UpstreamTls};
+use crate::config::Login;
 
 /// The longest time that a sentinel may take to connect and to answer. The primary needs the rest of a second.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -27,10 +27,11 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 /// # Errors
 /// If no sentinel knows it.
 pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
-    let mut asked = JoinSet::new();
+    let (mut asked, mut question) = (JoinSet::new(), Vec::new());
+    frames::write(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name], &mut question);
     for sentinel in login.sentinels.clone() {
-        let (name, tls) = (name.to_owned(), login.tls.clone());
-        let answer = async move { ask(&sentinel, &name, tls.as_deref()).await };
+        let (question, tls) = (question.clone(), login.tls.clone());
+        let answer = async move { Socket::connect(&sentinel, tls.as_deref()).await?.ask(question, address).await };
         asked.spawn(async { timeout(TIMEOUT, answer).await.unwrap_or(Err(LinkFailure::Silent)) });
     }
     let (mut votes, mut last) = (BTreeMap::<_, usize>::new(), LinkFailure::Silent);
@@ -47,12 +48,6 @@ pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
     elected.map(|(address, _)| address).ok_or_else(unknown)
 }
 
-async fn ask(sentinel: &str, name: &str, tls: Option<&UpstreamTls>) -> Result<String, LinkFailure> {
-    let mut question = Vec::new();
-    frames::write(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name], &mut question);
-    Socket::connect(sentinel, tls).await?.ask(question, address).await
-}
-
 /// Reads host and port; `None` while they are incomplete.
 fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     // Null, as the second version of the protocol writes it.
@@ -63,7 +58,7 @@ fn address(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
     match &answer {
         Frame::Several(told) if let [Frame::Text(host), Frame::Text(port)] = &told[..] => {
-            Ok(Some(host_and_port(&text(host), &text(port))))
+            Ok(Some(cluster::address(&text(host), &text(port), "")))
         }
         Frame::Error(place) => Err(LinkFailure::Failed(text(place))),
         _ => Err(LinkFailure::Garbage),
