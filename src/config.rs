@@ -40,6 +40,7 @@ mod advice;
 mod merge;
 mod document;
 mod schema;
+mod shown;
 mod reload;
 #[cfg(test)]
 mod tests;
@@ -56,7 +57,6 @@ pub use acme::{Acme, Challenge, ChallengeSecret};
 pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
-pub use file::Word;
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
 pub use kinds::UNLIMITED;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::kinds::{flag, shaped, text, words};
+use super::kinds::{self, flag, shaped, text, words};
 use super::pem_files::{SystemAuthorities, named_authorities};
 use super::read::{Field, Section, Shape, Wrong, tables};
 use super::report::quoted;
@@ -86,7 +86,7 @@ tables! {
         /// Agrees to the authority's terms; must be `true`.
         agree: bool = flag().required() => true;
         /// The URL of the authority's directory: `https://`, or `http://` on this machine.
-        directory: () = text(), "https://acme-v02.api.letsencrypt.org/directory";
+        directory: () = kinds::secret(), "https://acme-v02.api.letsencrypt.org/directory";
         /// The authorities that issued the certificate of the directory itself. By default those of the system.
         ca: () = text() => "tls/internal-ca.pem";
         /// How the gateway proves that it answers for its names: by a TLS handshake on port 443, or by a plain response on
@@ -97,11 +97,11 @@ tables! {
         /// binding). Needs `external_account_key`.
         external_account_id: () = text() => "kid-1";
         /// The key of `external_account_id` in base64url, as the authority shows it; also `"file:PATH"` or `"env:NAME"`.
-        external_account_key: () = text() => "env:ACME_EAB_KEY";
+        external_account_key: () = kinds::secret() => "env:ACME_EAB_KEY";
         /// The secret with which gateways sign the answers that they leave for each other on the servers of the store: at
         /// least 16 characters, also `"file:PATH"` or `"env:NAME"`. Gateways that share a `--state-dir` need none
         /// (docs/memcached.md).
-        challenge_secret: () = text() => "env:CHALLENGE_SECRET";
+        challenge_secret: () = kinds::secret() => "env:CHALLENGE_SECRET";
     }
 }
 

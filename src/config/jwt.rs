@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::header;
 
 use super::key::Source;
-use super::kinds::{flag, shaped, text, words};
+use super::kinds::{self, flag, shaped, text, words};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Kind, Name, Shape, Wrong, tables};
 use super::regular_file::{self, NamedFile};
@@ -97,7 +97,7 @@ tables! {
         /// Tokens must have one of these as `aud`; without this key they must have no `aud`.
         audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
         /// The issuer's keys: an `https://` URL, an `http://` one on this machine, or a file.
-        jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";
+        jwks: () = kinds::secret().required() => "https://login.example.com/.well-known/jwks.json";
         /// The allowed signature algorithms.
         algorithms: Algorithm =
             Kind { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()

@@ -1,6 +1,6 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
-use super::kinds::{flag, millionths, shaped, text};
+use super::kinds::{self, flag, millionths, shaped};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
@@ -35,14 +35,14 @@ tables! {
     /// Tells a server of yours when a key has used a share of a rate (docs/notices.md).
     keys {
         /// Where notices are sent by POST: `https://`, or `http://` on this machine. Its path and query count as secret.
-        url: () = text().required() => "https://hooks.example.com/limits";
+        url: () = kinds::secret().required() => "https://hooks.example.com/limits";
         /// The names of the limits; by default all.
         limits: () = shaped(Shape::List(&Shape::Text, 1, usize::MAX)) => ["per-client"];
         /// The shares of a rate, above 0 and up to 1. Each is told once for each key, rate and window.
         at: () = shaped(Shape::List(&Shape::Decimal(1), 1, MOST_SHARES)), [0.8, 1.0];
         /// Signs each notice: `X-Gateway-Signature` is `sha256=` and the HMAC of the body in hexadecimal. At least 16
         /// characters, or `"file:PATH"` or `"env:NAME"`.
-        secret: () = text() => "env:NOTICE_SECRET";
+        secret: () = kinds::secret() => "env:NOTICE_SECRET";
         /// Sends keys of clients in full; otherwise masks them (docs/admin.md).
         full_keys: bool = flag(), false;
     }

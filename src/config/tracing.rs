@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::kinds::{fraction, shaped, text, wait};
+use super::kinds::{self, fraction, shaped, text, wait};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Wrong, tables};
 use super::report::quoted;
@@ -57,11 +57,11 @@ tables! {
     /// Sends spans of requests to an OpenTelemetry collector (docs/metrics.md).
     keys {
         /// The URL of the collector (OTLP over HTTP).
-        endpoint: () = text().required() => "http://127.0.0.1:4318";
+        endpoint: () = kinds::secret().required() => "http://127.0.0.1:4318";
         /// The share of requests that the gateway traces; if a trusted proxy sends `traceparent`, its flags decide instead.
         sample: f64 = fraction(), 0.01;
         /// Headers for the collector; values may be `"file:PATH"` or `"env:NAME"`.
-        headers: () = shaped(Shape::Named(&Shape::Text)), {} => { authorization = "env:COLLECTOR_TOKEN" };
+        headers: () = shaped(Shape::Named(&Shape::Secret)), {} => { authorization = "env:COLLECTOR_TOKEN" };
         /// The `service.name` of the spans.
         service_name: () = text(), "gateway";
         /// The longest time of an export.

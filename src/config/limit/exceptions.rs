@@ -40,7 +40,7 @@ tables! {
     /// Keys with rates of their own. A key can have only one override.
     exception {
         /// Whole keys, keys with `*` for any text, and networks. An IPv6 address stands for the network by which it is counted.
-        keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
+        keys: () = shaped(Shape::List(&Shape::Secret, 1, 10_000)).required() => ["partner-7", "gold-*"];
         /// The keys' rates.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// These keys have no limit.

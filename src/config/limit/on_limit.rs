@@ -183,11 +183,6 @@ impl Slow {
         self.up_to * over / WHOLE.saturating_sub(self.from).max(1)
     }
 
-    /// As the file spells it.
-    pub fn from_as_fraction(&self) -> f64 {
-        f64::from(self.from) / f64::from(WHOLE)
-    }
-
     pub fn in_words(&self) -> String {
         let Self { up_to, max_delayed, .. } = self;
         let percent = f64::from(self.from) / f64::from(WHOLE / 100);

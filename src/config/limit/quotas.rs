@@ -8,7 +8,7 @@ use super::keys as limit;
 #[cfg(feature = "postgres")]
 use crate::config::PostgresUrl;
 use crate::config::key::{Key, Source};
-use crate::config::kinds::{number, text, wait, words};
+use crate::config::kinds::{self, number, text, wait, words};
 use crate::config::pem_files::{SystemAuthorities, authorities};
 use crate::config::read::{Field, Section, Wrong, tables};
 use crate::config::report::quoted;
@@ -89,7 +89,7 @@ tables! {
     keys {
         /// Where the rates are: a URL with `{key}` in its path or query, or a PostgreSQL database; also `"file:PATH"` or
         /// `"env:NAME"`.
-        source: () = text().required() => "https://plans.internal/v1/{key}";
+        source: () = kinds::secret().required() => "https://plans.internal/v1/{key}";
         /// For PostgreSQL: the query about a key, which is `$1`.
         query: () = text() => "select rates, tier, exempt, block from plans where key = $1";
         /// For PostgreSQL: a `NOTIFY` of a key on this channel makes the gateway ask about that key at once.

@@ -11,8 +11,6 @@ use crate::config::read::{Field, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{secret, values};
 
-pub(super) const NAMED_TEXTS: Shape = Shape::Named(&Shape::Text);
-
 /// `V` is the value of a header: a [`HeaderText`] in the configuration, a [`HeaderValue`] for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderChanges<V> {
@@ -93,9 +91,9 @@ tables! {
     /// Changes to headers. Values may have placeholders, or be `"file:PATH"` or `"env:NAME"`.
     keys {
         /// Headers that replace those of the same name.
-        set: () = shaped(NAMED_TEXTS), {} => { x-tenant = "{tenant}" };
+        set: () = shaped(Shape::Headers), {} => { x-tenant = "{tenant}" };
         /// Headers to add beside those of the same name.
-        add: () = shaped(NAMED_TEXTS), {} => { x-team = "a" };
+        add: () = shaped(Shape::Headers), {} => { x-team = "a" };
         /// Headers to remove.
         remove: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["server"];
     }
