@@ -119,7 +119,7 @@ tables! {
 
 /// A TCP address and its place in the file are added to `bound`.
 pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
-    let field = section.required(&keys::listen, "add its address: listen = \"127.0.0.1:9901\"");
+    let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(address));
     let is_remote =
         matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());

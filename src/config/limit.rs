@@ -260,7 +260,7 @@ tables! {
         /// The source of a request's tier; needs `tiers`.
         tier: () = text() => "header:x-plan";
         /// The rates of each tier, by its name; needs `tier`.
-        tiers: () = shaped(Shape::Named(&Shape::Table(&exceptions::tier::TABLE)));
+        tiers: () = shaped(Shape::Named(&Shape::Table(&exceptions::tier::TABLE))) => { gold = { rates = ["100/s"] } };
         /// Reads the rates of keys from a store, through a cache (docs/quotas.md).
         quotas: () = shaped(Shape::Table(&quotas::keys::TABLE));
     }

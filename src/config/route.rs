@@ -21,6 +21,7 @@ use super::values;
 
 pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
+pub(super) use header_changes::table as header_table;
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub(super) use path_guess::{guess, is_of_others};
 pub use path_pattern::{PathPattern, Segment};

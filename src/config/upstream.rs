@@ -148,8 +148,7 @@ pub(super) fn read(
     jwts: &Names<'_>,
 ) -> Option<Upstream> {
     let section = named_section(name, field, "upstreams", "an upstream", &keys::TABLE)?;
-    let help = format!("add the addresses of its servers: servers = {}", keys::servers.example);
-    let listed = section.required(&keys::servers, &help);
+    let listed = section.needed(&keys::servers);
     let servers = listed.as_ref().and_then(|field| field.list(&keys::servers)).map(|list| {
         let servers: Vec<_> = list.into_iter().filter_map(|field| Some((server::read(&field)?, field))).collect();
         let addresses: Vec<_> = servers.iter().map(|(server, field)| (&server.address, field.clone())).collect();

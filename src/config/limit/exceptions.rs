@@ -120,7 +120,7 @@ pub(super) fn overrides(
 }
 
 pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, has_rates: bool, overrides: &mut Builder) {
-    let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
+    let keys = section.needed(&exception::keys).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
@@ -206,21 +206,8 @@ fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
 }
 
 pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
-    let (attribute, table) = (section.field(&limit::tier), section.field(&limit::tiers));
+    let [attribute, table] = section.both(&limit::tier, &limit::tiers)?;
     let example = format!("[limits.{name}.tiers.gold] with rates = [\"100/s\"]");
-    let (attribute, table) = match (attribute, table) {
-        (None, None) => return None,
-        (Some(field), None) => {
-            field.report("there are no tiers to choose from", format!("add {example}"));
-            return None;
-        }
-        (None, Some(_)) => {
-            let help = "add the source of a request's tier: tier = \"header:x-plan\"";
-            section.source.report(section.key_span(limit::tiers.name), "there are `tiers`, but no `tier`", help);
-            return None;
-        }
-        (Some(attribute), Some(table)) => (attribute, table),
-    };
     let source = attribute.parse(|text| tier(text, jwts));
     let (mut rates, mut priorities) = (Vec::new(), Vec::new());
     for (tier, field) in table.entries(&format!("[limits.{name}.tiers]"))? {
@@ -230,7 +217,7 @@ pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Nam
         }
         let title = format!("[limits.{name}.tiers.{}]", tier.text);
         let Some(section) = field.section(title, &tier::TABLE) else { continue };
-        let list = section.required(&tier::rates, "add how much is allowed: rates = [\"100/s\"]");
+        let list = section.needed(&tier::rates);
         let list = list.and_then(|field| terms.rates(&field, &tier::rates));
         priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
         section.close();

@@ -122,7 +122,7 @@ pub(super) fn read(
         let message = "every request has the key `global`, so there is nothing to ask the source about";
         section.source.report(section.span.clone(), message, help);
     }
-    let located = section.required(&keys::source, &format!("add where quotas are: {SOURCE}"));
+    let located = section.needed(&keys::source);
     let server = located.and_then(|field| server(&section, &field, system));
     let (cache_for, timeout) = (section.read(&keys::cache_for), section.read(&keys::timeout));
     let (max_cached, send) = (section.read(&keys::max_cached), section.read(&keys::send));
@@ -190,12 +190,8 @@ fn postgres(
     let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
     let url = PostgresUrl::parse(text).map(|url| url.with_secret_database(secret::is_named(field)));
     let url = url.map_err(|why| refuse(wrong(why))).ok();
-    let query = section.required(&keys::query, &format!("add what is asked about a key: {QUERY}"));
-    let query = query.and_then(|field| field.parse(query_of_key));
-    let channel = match section.field(&keys::channel) {
-        Some(field) => Some(field.parse(channel)?),
-        None => None,
-    };
+    let query = section.needed(&keys::query).and_then(|field| field.parse(query_of_key));
+    let channel = section.field(&keys::channel).and_then(|field| field.parse(channel));
     let url = url?;
     let tls = match url.root_certificates() {
         _ if url.never_uses_tls() => None,

@@ -16,8 +16,6 @@ use crate::config::values::named_section;
 use crate::config::written_key::{KeyForms, WrittenPart};
 use crate::limit::Rate;
 
-const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
-
 pub(in crate::config) struct Overflow<'a> {
     /// Where a limit names its pool.
     pub(in crate::config) pool: Option<Field<'a>>,
@@ -48,7 +46,7 @@ fn read_limit<'a>(
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
-    let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
+    let key = section.needed(&limit::key).and_then(|field| key(&field, &limit::key, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();

@@ -83,7 +83,12 @@ impl<'a> Section<'a> {
     }
 
     pub(in crate::config) fn table<T>(&self, key: &Setting<T>) -> Option<Section<'a>> {
-        self.field(key)?.section(self.title_of(key), key.table())
+        let (field, title, keys) = (self.field(key)?, self.title_of(key), key.table());
+        // A table with a title of its own is mostly written in one line.
+        match keys.title {
+            "" => field.section(title, keys),
+            _ => field.section_like(title, keys, format!("write {}", key.assignment())),
+        }
     }
 
     /// An empty table if the key is absent or wrong.
@@ -107,7 +112,25 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports a key that is absent, or its other spelling; `help` is an example.
+    /// Reports a key that is absent, or its other spelling, with its example and its purpose.
+    pub(in crate::config) fn needed<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
+        let purpose = key.help.trim().split(". ").next().unwrap_or_default();
+        self.required(key, &format!("add {}. {}", key.assignment(), purpose.trim_end_matches('.')))
+    }
+
+    /// Two keys of which each needs the other; `None` if both are absent, or after a report.
+    pub(in crate::config) fn both<T, S>(&self, one: &Setting<T>, other: &Setting<S>) -> Option<[Field<'a>; 2]> {
+        let (present, missing, assignment) = match (self.field(one), self.field(other)) {
+            (Some(one), Some(other)) => return Some([one, other]),
+            (None, None) => return None,
+            (Some(_), None) => (one.name, other.name, other.assignment()),
+            (None, Some(_)) => (other.name, one.name, one.assignment()),
+        };
+        self.refuse(&[present], &format!("needs `{missing}`"), &format!("add {assignment}"));
+        None
+    }
+
+    /// Like [`Self::needed`]; `help` is an example.
     pub(in crate::config) fn required<T>(&self, key: &Setting<T>, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);
         if field.is_none() && !self.is_misspelt(&[key.name]) {

@@ -130,6 +130,11 @@ impl<T> Setting<T> {
         self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
     }
 
+    /// The key with its example, as a line of the file.
+    pub(super) fn assignment(&self) -> String {
+        format!("{} = {}", self.name, self.example())
+    }
+
     pub(in crate::config) fn example(&self) -> &'static str {
         if self.example.is_empty() { self.default } else { self.example }
     }

@@ -8,7 +8,7 @@ use super::redirect::{self, Redirect};
 use super::template::{Placeholders, Template, TemplatePart, check_characters};
 use crate::config::kinds::{status_code, text};
 use crate::config::named::Named;
-use crate::config::read::{Field, Section, Wrong, tables};
+use crate::config::read::{Section, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{Balance, Upstream, content};
 
@@ -61,12 +61,8 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
     let rewrite = section.field(&route::rewrite);
     let preserve_host = section.read(&route::preserve_host);
     let rewrite_location = section.given(&route::rewrite_location);
-    let own = [section.field(&route::respond), section.field(&route::redirect)];
-    let given: Vec<_> =
-        [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
-            .into_iter()
-            .filter_map(|(key, field)| field.is_some().then_some(key))
-            .collect();
+    let answers = [&route::upstream, &route::respond, &route::redirect];
+    let given: Vec<_> = answers.iter().filter(|key| section.field(key).is_some()).map(|key| key.name).collect();
     match given[..] {
         [] if section.is_misspelt(&[route::upstream.name, route::respond.name, route::redirect.name]) => return None,
         [] => {
@@ -96,10 +92,11 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
             section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
         }
     }
-    match own {
-        [Some(respond), _] => return answer_itself(&respond),
-        [None, Some(field)] => return redirect::read(&field, path).map(Action::Redirect),
-        [None, None] => {}
+    if section.field(&route::respond).is_some() {
+        return section.table(&route::respond).map(answer_itself);
+    }
+    if section.field(&route::redirect).is_some() {
+        return redirect::read(section.table(&route::redirect)?, path).map(Action::Redirect);
     }
     let field = upstream?;
     if strip.is_some() && rewrite.is_some() {
@@ -121,13 +118,11 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
     })
 }
 
-fn answer_itself(field: &Field<'_>) -> Option<Action> {
-    let help = "write respond = { status = 200, body = \"hello\\n\" }";
-    let section = field.section_like(respond::TABLE.title, &respond::TABLE, help)?;
+fn answer_itself(section: Section<'_>) -> Action {
     let status = section.read(&respond::status);
     let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
     section.close();
-    Some(Action::Respond { status, body, content_type })
+    Action::Respond { status, body, content_type }
 }
 
 /// `path` is that of the route.

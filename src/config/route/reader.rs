@@ -43,9 +43,7 @@ fn route(
     earlier: &mut HashMap<String, usize>,
 ) -> Option<Route> {
     let host = section.field(&route::host).map_or(Some(Host::Any), |field| field.parse(host));
-    let path =
-        section.required(&route::path, "add which paths it matches, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
-    let path = path.and_then(|field| {
+    let path = section.needed(&route::path).and_then(|field| {
         let path = field.parse(path_pattern::pattern)?;
         check_spelling(&path, server.paths, &field);
         Some(path)
@@ -74,9 +72,9 @@ fn route(
         host_twice(&section, request_headers.as_ref());
     }
     let priority = section.given(&route::priority).unwrap_or(DEFAULT_PRIORITY);
-    let cors = section.field(&route::cors).and_then(|field| {
+    let cors = section.table(&route::cors).and_then(|table| {
         cors::check(&section, headers.as_deref(), response_headers.as_ref());
-        cors::read(&field, methods.as_deref())
+        cors::read(table, methods.as_deref())
     });
     section.close();
     Some(Route {
@@ -227,13 +225,11 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
         }
         return Some(Vec::new());
     }
-    let methods =
-        field.distinct(&route::methods, "this method", "list it once", |field| field.parse(values::method))?;
-    Some(methods.into_iter().map(|(method, _)| method).collect())
+    field.distinct(&route::methods, "this method", |field| field.parse(values::method))
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
-    header_changes::table(field, "`headers`", |_, field| {
+    header_changes::table(field, "`headers`", |_, _, field| {
         if secret::is_named(field) {
             let place = field.text()?.to_owned();
             return secret::header_value(field).map(|value| HeaderMatch::Secret { value, place });
