@@ -88,7 +88,7 @@ pub use upstream::{
     AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,
     UpstreamTls,
 };
-pub use values::document_url;
+pub use values::{admin_url, document_url};
 pub use written_key::KeyForms;
 
 /// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.

@@ -105,8 +105,7 @@ tables! {
     }
 }
 
-/// `None` if the section has an error.
-pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Acme> {
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Acme {
     let listed = section.needed(&keys::names);
     let names = listed.as_ref().and_then(|field| field.distinct(&keys::names, "this name", |field| field.parse(name)));
     if let Some(field) = section.required(&keys::agree, "read the terms of the authority, and write: agree = true") {
@@ -117,8 +116,8 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
     let needs_tls = ca.is_some() || directory.server_name.is_some();
     let tls = listed.filter(|_| needs_tls).and_then(|names| system.connector(ca.as_ref(), &names, None));
     let (ca, tls) = tls.unzip();
-    let acme = names.map(|names| Acme {
-        names,
+    let acme = Acme {
+        names: names.unwrap_or_default(),
         email: section.field(&keys::email).and_then(|field| field.parse(email)),
         directory,
         ca: ca.flatten(),
@@ -126,7 +125,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
         challenge: section.read(&keys::challenge),
         challenge_secret: section.field(&keys::challenge_secret).and_then(|field| challenge_secret(&field)),
         external_account: external_account(&section),
-    });
+    };
     section.close();
     acme
 }

@@ -210,7 +210,6 @@ pub(super) fn read(
         let acme = section.table(&tls::keys::acme).map(|section| acme::read(section, system));
         let mut tls = tls::read(section, acme.is_some())?;
         let Some(acme) = acme else { return Some(tls) };
-        let acme = acme?;
         let is_http = acme.challenge == Challenge::Http01;
         if is_http && listen.iter().all(|listener| listener.tls) {
             let help = "add a listener for it, at port 80: { address = \"0.0.0.0:80\", tls = false }";

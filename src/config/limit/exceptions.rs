@@ -157,40 +157,22 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
 /// What an override grants. `example` is a whole override.
 pub(super) fn allowance(
     section: &Section<'_>,
-    [rates, exempt, block]: [&Setting<()>; 3],
+    [rates, exempt, block]: [&'static Setting<()>; 3],
     terms: &Terms,
     has_rates: bool,
     example: &str,
 ) -> Option<Allowance> {
-    let field = section.field(rates);
-    if let Some(field) = field.as_ref().filter(|_| !has_rates) {
-        field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
-    }
-    let own = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
-    let flag = |key: &Setting<()>, allowance: Allowance| {
-        section.field(key).map(|field| {
-            let on = field.boolean()?;
-            if !on {
-                field.report(format!("`{} = false` has no effect", key.name), "remove it");
-            }
-            Some(allowance)
-        })
-    };
-    let given = [own, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
-    let mut given = given.into_iter().flatten();
-    match (given.next(), given.next()) {
-        (Some(allowance), None) => allowance,
-        (None, _) if section.is_misspelt(&[rates.name, exempt.name, block.name]) => None,
-        (None, _) => {
-            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", example);
-            None
+    let (key, field) = section.one_of(&[rates, exempt, block], example)?;
+    if key.name == rates.name {
+        if !has_rates {
+            field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
         }
-        (Some(_), Some(_)) => {
-            let message = "an override can have only one of `rates`, `exempt` and `block`";
-            section.source.report(section.span.clone(), message, "remove the others");
-            None
-        }
+        return terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates)));
     }
+    if !field.boolean()? {
+        field.report(format!("`{} = false` has no effect", key.name), "remove it");
+    }
+    Some(if key.name == exempt.name { Allowance::Exempt } else { Allowance::Block })
 }
 
 /// The one source of a tier's name.

@@ -16,6 +16,8 @@ use crate::config::values::named_section;
 use crate::config::written_key::{KeyForms, WrittenPart};
 use crate::limit::Rate;
 
+const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
+
 pub(in crate::config) struct Overflow<'a> {
     /// Where a limit names its pool.
     pub(in crate::config) pool: Option<Field<'a>>,
@@ -46,7 +48,7 @@ fn read_limit<'a>(
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
-    let key = section.needed(&limit::key).and_then(|field| key(&field, &limit::key, jwts));
+    let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
@@ -66,9 +68,8 @@ fn read_limit<'a>(
     let bounds = if overflow.pool.is_some() { &[] } else { own };
     let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
-        let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
-        section.source.report(section.key_span(limit::max_in_flight.name), message, help);
+        section.refuse(&[limit::max_in_flight.name], "cannot be combined with `on_limit = \"delay\"`", help);
     }
     // Rates with an error are not missing.
     let sources = key.as_ref().and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);

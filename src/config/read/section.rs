@@ -130,6 +130,29 @@ impl<'a> Section<'a> {
         None
     }
 
+    /// The only one of these keys that is present; `None` after a report. `help` is an example.
+    pub(in crate::config) fn one_of<T>(
+        &self,
+        keys: &[&'static Setting<T>],
+        help: &str,
+    ) -> Option<(&'static Setting<T>, Field<'a>)> {
+        let mut given = keys.iter().filter_map(|key| Some((*key, self.field(*key)?)));
+        let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+        match (given.next(), given.next()) {
+            (Some(one), None) => return Some(one),
+            (Some((first, _)), Some((second, _))) => {
+                let message = format!("{} has both `{}` and `{}`", self.title, first.name, second.name);
+                self.source.report(self.key_span(second.name), message, "keep one of them");
+            }
+            (None, _) if self.is_misspelt(&names) => {}
+            (None, _) => {
+                let message = format!("{} has none of {}", self.title, either(&names).replace(" or ", " and "));
+                self.source.report(self.span.clone(), message, help);
+            }
+        }
+        None
+    }
+
     /// Like [`Self::needed`]; `help` is an example.
     pub(in crate::config) fn required<T>(&self, key: &Setting<T>, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);

@@ -56,49 +56,29 @@ tables! {
 
 /// `path` is that of the route, if it has no error. `None` after a report.
 pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Named<'_>) -> Option<Action> {
-    let upstream = section.field(&route::upstream);
     let strip = section.field(&route::strip_prefix);
     let rewrite = section.field(&route::rewrite);
     let preserve_host = section.read(&route::preserve_host);
     let rewrite_location = section.given(&route::rewrite_location);
-    let answers = [&route::upstream, &route::respond, &route::redirect];
-    let given: Vec<_> = answers.iter().filter(|key| section.field(key).is_some()).map(|key| key.name).collect();
-    match given[..] {
-        [] if section.is_misspelt(&[route::upstream.name, route::respond.name, route::redirect.name]) => return None,
-        [] => {
-            let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
-            section.source.report(
-                section.span.clone(),
-                "the route has none of `upstream`, `respond` and `redirect`",
-                help,
-            );
-            return None;
-        }
-        [first, .., last] => {
-            let message = format!("the route has both `{first}` and `{last}`");
-            section.source.report(section.key_span(last), message, "keep the one that should answer");
-        }
-        [_] if upstream.is_some() => {}
-        [answers] => {
-            let of_upstreams = [
-                route::strip_prefix.name,
-                route::rewrite.name,
-                route::preserve_host.name,
-                route::rewrite_location.name,
-                route::timeout.name,
-                route::request_headers.name,
-            ];
-            let why = format!("has no effect with `{answers}`");
-            section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
-        }
+    let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+    let (answers, field) = section.one_of(&[&route::upstream, &route::respond, &route::redirect], help)?;
+    if answers.name != route::upstream.name {
+        let of_upstreams = [
+            route::strip_prefix.name,
+            route::rewrite.name,
+            route::preserve_host.name,
+            route::rewrite_location.name,
+            route::timeout.name,
+            route::request_headers.name,
+        ];
+        let why = format!("has no effect with `{}`", answers.name);
+        section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
+        let table = section.table(answers)?;
+        return match answers.name == route::respond.name {
+            true => Some(answer_itself(table)),
+            false => redirect::read(table, path).map(Action::Redirect),
+        };
     }
-    if section.field(&route::respond).is_some() {
-        return section.table(&route::respond).map(answer_itself);
-    }
-    if section.field(&route::redirect).is_some() {
-        return redirect::read(section.table(&route::redirect)?, path).map(Action::Redirect);
-    }
-    let field = upstream?;
     if strip.is_some() && rewrite.is_some() {
         let message = "the route has both `strip_prefix` and `rewrite`";
         let help = "keep one: with `rewrite`, write {rest} for what follows the prefix";

@@ -135,8 +135,8 @@ pub(super) fn check(
     let added = changes.map_or(&[][..], |changes| &changes.add).iter().map(|(name, _)| name);
     let names = changes.into_iter().flat_map(HeaderChanges::replaced).chain(added);
     for name in names.filter(|name| name.as_str().starts_with("access-control-")) {
-        let message = format!("`response_headers` cannot change `{name}` beside `cors`, which writes it");
-        section.source.report(section.key_span(route::response_headers.name), message, "keep one of them");
+        let why = format!("cannot change `{name}` beside `cors`, which writes it");
+        section.refuse(&[route::response_headers.name], &why, "keep one of them");
     }
     // All other headers are of the request that follows the preflight.
     let is_in_preflight = |name: &HeaderName| [header::ORIGIN, header::USER_AGENT, header::HOST].contains(name);

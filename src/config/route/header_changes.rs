@@ -119,6 +119,8 @@ pub(in crate::config) fn table<'a, T>(
             Ok(name) => name,
             Err(wrong) => {
                 field.source.report(key.span, wrong.message, wrong.help);
+                // A name that is misspelt may be that of a secret.
+                field.source.hide(field.span.clone());
                 whole = false;
                 continue;
             }

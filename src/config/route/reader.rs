@@ -68,8 +68,12 @@ fn route(
     };
     let (request_headers, response_headers) =
         (changes(&header_changes::OF_REQUESTS), changes(&header_changes::OF_RESPONSES));
-    if let Some(Action::Forward { preserve_host: true, .. }) = action {
-        host_twice(&section, request_headers.as_ref());
+    let sets_host = |changes: &HeaderChanges<HeaderText>| changes.set.iter().any(|(name, _)| *name == header::HOST);
+    if matches!(action, Some(Action::Forward { preserve_host: true, .. }))
+        && request_headers.as_ref().is_some_and(sets_host)
+    {
+        let why = "has no effect: `request_headers` sets the Host header";
+        section.refuse(&[route::preserve_host.name], why, "keep one of them");
     }
     let priority = section.given(&route::priority).unwrap_or(DEFAULT_PRIORITY);
     let cors = section.table(&route::cors).and_then(|table| {
@@ -177,15 +181,6 @@ fn limits(field: &Field<'_>, path: Option<&PathPattern>, named: &Named<'_>) -> V
         }
     }
     limits
-}
-
-/// Reports that `request_headers` sets Host although the client's is kept.
-fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>) {
-    let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
-    if is_set {
-        let message = "`preserve_host` has no effect: `request_headers` sets the Host header";
-        section.source.report(section.key_span(route::preserve_host.name), message, "keep one of them");
-    }
 }
 
 fn host(text: &str) -> Result<Host, Wrong> {
