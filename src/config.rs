@@ -40,6 +40,7 @@ mod advice;
 mod merge;
 mod document;
 mod schema;
+mod shown;
 mod reload;
 #[cfg(test)]
 mod tests;
@@ -56,7 +57,6 @@ pub use acme::{Acme, Challenge, ChallengeSecret};
 pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
-pub use file::Word;
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
 pub use kinds::UNLIMITED;
@@ -88,7 +88,7 @@ pub use upstream::{
     AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,
     UpstreamTls,
 };
-pub use values::document_url;
+pub use values::{admin_url, document_url};
 pub use written_key::KeyForms;
 
 /// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.

@@ -290,7 +290,8 @@ pub fn shown_value<'a>(name: &HeaderName, value: &'a HeaderValue) -> Cow<'a, str
     if value.is_sensitive() || is_secret(name) { SECRET.into() } else { String::from_utf8_lossy(value.as_bytes()) }
 }
 
-fn action(config: &Config, route: &Route) -> String {
+/// Where the response of a route comes from.
+pub fn action(config: &Config, route: &Route) -> String {
     match &route.action {
         Action::Respond { status, .. } => format!("answers {status}"),
         Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.to.text, redirect.status),

@@ -13,9 +13,9 @@ use http::{HeaderMap, Method, Request};
 
 use super::cli::Explain;
 use super::told_request;
-use crate::admin::describe::shown_value;
+use crate::admin::describe::{self, shown_value};
 use crate::base::clock;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
@@ -63,7 +63,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
         others(&mut text, config, None, conditions, &target);
         return Ok(text);
     };
-    line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
+    line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, describe::action(config, &config.routes[index])));
     let (host, path) = (&*target.host, &*target.path);
     let input = TemplateInput { client_ip: client.address, host, path, request_id: b"REQUEST-ID" };
     let mut changes = ResponseChanges::new(served, conditions, &input);
@@ -200,16 +200,6 @@ fn tokens<'a>(
 fn line(text: &mut String, line: &str) {
     text.push_str(line);
     text.push('\n');
-}
-
-fn action(config: &Config, index: usize) -> String {
-    match &config.routes[index].action {
-        config::Action::Forward { upstream, .. } => format!("forwards to {}", config.upstreams[*upstream].name),
-        config::Action::Respond { status, .. } => format!("answers {status}"),
-        config::Action::Redirect(redirect) => {
-            format!("redirects to {} with status {}", redirect.to.text, redirect.status)
-        }
-    }
 }
 
 /// Adds what the upstream gets, if the gateway forwards the request.

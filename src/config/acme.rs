@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::kinds::{flag, shaped, text, words};
-use super::pem_files::{SystemAuthorities, named_authorities};
+use super::kinds::{self, flag, shaped, text, words};
+use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
 use super::report::quoted;
 use super::{secret, values};
@@ -86,7 +86,7 @@ tables! {
         /// Agrees to the authority's terms; must be `true`.
         agree: bool = flag().required() => true;
         /// The URL of the authority's directory: `https://`, or `http://` on this machine.
-        directory: () = text(), "https://acme-v02.api.letsencrypt.org/directory";
+        directory: () = kinds::secret(), "https://acme-v02.api.letsencrypt.org/directory";
         /// The authorities that issued the certificate of the directory itself. By default those of the system.
         ca: () = text() => "tls/internal-ca.pem";
         /// How the gateway proves that it answers for its names: by a TLS handshake on port 443, or by a plain response on
@@ -97,77 +97,49 @@ tables! {
         /// binding). Needs `external_account_key`.
         external_account_id: () = text() => "kid-1";
         /// The key of `external_account_id` in base64url, as the authority shows it; also `"file:PATH"` or `"env:NAME"`.
-        external_account_key: () = text() => "env:ACME_EAB_KEY";
+        external_account_key: () = kinds::secret() => "env:ACME_EAB_KEY";
         /// The secret with which gateways sign the answers that they leave for each other on the servers of the store: at
         /// least 16 characters, also `"file:PATH"` or `"env:NAME"`. Gateways that share a `--state-dir` need none
         /// (docs/memcached.md).
-        challenge_secret: () = text() => "env:CHALLENGE_SECRET";
+        challenge_secret: () = kinds::secret() => "env:CHALLENGE_SECRET";
     }
 }
 
-/// `None` if the section has an error.
-pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Acme> {
-    let names =
-        section.required(&keys::names, &format!("add those that clients ask for: names = {}", keys::names.example));
-    let names = names.and_then(|field| names_of(&field));
-    let email = section.field(&keys::email).map(|field| field.parse(email));
-    let agreed = section.required(&keys::agree, "read the terms of the authority, and write: agree = true");
-    let has_agreed = agreed.is_some_and(|field| agreement(&field));
-    let url = section.read_as(&keys::directory, |field| field.parse(values::document));
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Acme {
+    let listed = section.needed(&keys::names);
+    let names = listed.as_ref().and_then(|field| field.distinct(&keys::names, "this name", |field| field.parse(name)));
+    if let Some(field) = section.required(&keys::agree, "read the terms of the authority, and write: agree = true") {
+        check_agreement(&field);
+    }
+    let directory = section.read_as(&keys::directory, |field| field.parse(values::document));
     let ca = section.field(&keys::ca);
-    let (ca, tls) = match (&ca, &url.server_name) {
-        (Some(field), _) => named_authorities(field).map(|(path, authorities)| (Some(path), Some(authorities))),
-        (None, None) => Some((None, None)),
-        (None, Some(_)) => {
-            let help = "name the authorities that have issued the certificate of the directory as `ca`, or install those of \
-                        the system (the package ca-certificates)";
-            let report = |why| section.source.report(section.span.clone(), why, help);
-            system.read().map_err(report).ok().map(|authorities| (None, Some(authorities)))
-        }
-    }
-    .unzip();
-    let challenge = section.read(&keys::challenge);
-    let secret = section.field(&keys::challenge_secret).map(|field| challenge_secret(&field));
-    let tls = tls.map(|authorities| authorities.map(|authorities| ConnectorTls::new(authorities, None)).transpose());
-    if let Some(Err(error)) = &tls {
-        section.source.report(section.span.clone(), format!("cannot use TLS: {error}"), "");
-    }
-    let external_account = external_account(&section);
-    section.close();
-    let (tls, email) = (tls?.ok()?, email.map_or(Some(None), |email| email.map(Some))?);
-    let challenge_secret = secret.map_or(Some(None), |secret| secret.map(Some))?;
-    has_agreed.then_some(())?;
-    Some(Acme {
-        names: names?,
-        email,
-        directory: url,
-        ca: ca?,
+    let needs_tls = ca.is_some() || directory.server_name.is_some();
+    let tls = listed.filter(|_| needs_tls).and_then(|names| system.connector(ca.as_ref(), &names, None));
+    let (ca, tls) = tls.unzip();
+    let acme = Acme {
+        names: names.unwrap_or_default(),
+        email: section.field(&keys::email).and_then(|field| field.parse(email)),
+        directory,
+        ca: ca.flatten(),
         tls,
-        challenge,
-        challenge_secret,
-        external_account: external_account?,
-    })
+        challenge: section.read(&keys::challenge),
+        challenge_secret: section.field(&keys::challenge_secret).and_then(|field| challenge_secret(&field)),
+        external_account: external_account(&section),
+    };
+    section.close();
+    acme
 }
 
-/// The external account; `Some(None)` if there is none.
-#[expect(clippy::option_option, reason = "the outer one is about errors")]
-fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
-    let (id, key) = (section.field(&keys::external_account_id), section.field(&keys::external_account_key));
-    let (id, key) = match (id, key) {
-        (None, None) => return Some(None),
-        (Some(id), Some(key)) => (id, key),
-        (Some(one), None) | (None, Some(one)) => {
-            one.report("an external account has an id and a key", "add the other one: the authority shows both");
-            return None;
-        }
-    };
+/// `None` if there is none, or after a report.
+fn external_account(section: &Section<'_>) -> Option<ExternalAccount> {
+    let [id, key] = section.both(&keys::external_account_id, &keys::external_account_key)?;
     let written = secret::read(&key, "key of the external account")?;
     let decoded = URL_SAFE_NO_PAD.decode(written.trim_end_matches('=').replace('+', "-").replace('/', "_"));
     let Some(bytes) = decoded.ok().filter(|bytes| !bytes.is_empty()) else {
         key.report("the key is not base64url", "copy it as the authority shows it");
         return None;
     };
-    Some(Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes }))
+    Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes })
 }
 
 /// Messages never show the secret.
@@ -175,19 +147,12 @@ fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
     secret::unguessable(field, "secret of challenges").map(|secret| ChallengeSecret::new(&secret))
 }
 
-fn agreement(field: &Field<'_>) -> bool {
-    let agreed = field.boolean();
-    if agreed == Some(false) {
+fn check_agreement(field: &Field<'_>) {
+    if field.boolean() == Some(false) {
         let help =
             "an authority issues certificates only to those who agree to its terms: read them, and write agree = true";
         field.report("without agreement there is no certificate", help);
     }
-    agreed == Some(true)
-}
-
-fn names_of(field: &Field<'_>) -> Option<Vec<String>> {
-    let names = field.distinct(&keys::names, "this name", "list it once", |field| field.parse(name))?;
-    Some(names.into_iter().map(|(name, _)| name).collect())
 }
 
 /// A name that an authority can check over the network.

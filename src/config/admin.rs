@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::kinds::{flag, shaped, text};
+use super::kinds::{self, flag, shaped, text};
 use super::read::{Field, Section, Shape, Wrong, tables};
 use super::report::quoted;
 use super::secret::{self, SHORTEST};
@@ -105,9 +105,9 @@ tables! {
         listen: () = text().required() => "127.0.0.1:9901";
         /// Requests must send this as `Authorization: Bearer`; also `"file:PATH"` or `"env:NAME"`. Required unless `listen`
         /// is on loopback or a Unix socket. At least 16 characters if other machines can reach the listener.
-        token: () = text() => "file:admin-token";
+        token: () = kinds::secret() => "file:admin-token";
         /// A token for requests that change nothing: metrics, lists, the dashboard. Needs `token`.
-        read_token: () = text() => "file:admin-read-token";
+        read_token: () = kinds::secret() => "file:admin-read-token";
         /// TLS for this listener, which speaks HTTP/1.1.
         tls: () = shaped(Shape::TableWithout(&tls::keys::TABLE, tls::keys::acme.name));
         /// Host names besides `localhost` that a listener on loopback accepts.
@@ -119,7 +119,7 @@ tables! {
 
 /// A TCP address and its place in the file are added to `bound`.
 pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
-    let field = section.required(&keys::listen, "add its address: listen = \"127.0.0.1:9901\"");
+    let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(address));
     let is_remote =
         matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());

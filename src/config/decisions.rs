@@ -87,7 +87,7 @@ pub(super) fn read(
     named: &Named<'_>,
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
 ) -> Option<Decisions> {
-    let field = section.required(&keys::listen, "add its address: listen = \"127.0.0.1:9902\"");
+    let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
     let tls = section.table(&keys::tls).and_then(tls::without_acme);
     let refused_status = section.read(&keys::refused_status);
@@ -107,13 +107,11 @@ pub(super) fn read(
 }
 
 fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
-    let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
-    let domain = domain.and_then(|field| field.text());
-    let entries =
-        section.required(&descriptor::entries, "add the entries to match: entries = { remote_address = \"*\" }");
+    let domain = section.needed(&descriptor::domain).and_then(|field| field.text());
     let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
+    let entries = section.needed(&descriptor::entries);
     let entries = entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect());
-    let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    let limits = section.needed(&descriptor::limits);
     let limits = limits.map(|field| named.limits_in(&field, &descriptor::limits)).unwrap_or_default();
     let (reports, quota_mode) = (section.read(&descriptor::reports), section.read(&descriptor::quota_mode));
     section.close();

@@ -43,6 +43,12 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// The texts from which a configuration was read.
+    pub(super) fn of(config: &Config) -> Self {
+        let texts = config.warnings.texts().clone();
+        Self { starts: texts.starts(), texts, problems: Vec::new(), folder: None }
+    }
+
     pub fn of_folder(folder: &'a Path, files: Vec<ReadFile>) -> Self {
         // Problems of no file are reported for the folder.
         let mut texts = Texts::without_text(&folder.display().to_string());
@@ -94,7 +100,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    fn parse(&self) -> Parsed<'_> {
+    pub(super) fn parse(&self) -> Parsed<'_> {
         let mut parsed = Parsed {
             table: Spanned::new(0..0, DeTable::new()),
             is_broken: !self.problems.is_empty(),
@@ -116,8 +122,8 @@ impl<'a> Document<'a> {
     }
 }
 
-struct Parsed<'a> {
-    table: Spanned<DeTable<'a>>,
+pub(super) struct Parsed<'a> {
+    pub(super) table: Spanned<DeTable<'a>>,
     problems: Vec<Problem>,
     /// Whether a part of the text is missing.
     is_broken: bool,

@@ -1,90 +1,51 @@
 //! The whole file: its sections, and what is read of them.
 //!
 //! Each section has a table of its keys, each with its values, its default and its purpose. The readers, the JSON schema and
-//! docs/reference.md all use these tables. A default is read like a value of the file. So documentation and readers cannot
+//! docs/reference.md and `/api/config` all use these tables. A default is read like a value of the file. So documentation and readers cannot
 //! disagree.
 
 use std::collections::HashMap;
 
-use ::tracing::Level;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::acme::{self, Challenge};
 use super::admin::{self, Admin};
-use super::key::{Missing, Names};
+use super::key::Names;
 use super::kinds::shaped;
-use super::limit::{self, BanResponse, CountedBytes, HeaderStyle, Limit, OnExhausted, SentKey, WithoutUsage};
-use super::log::{self, AccessFormat, LogFormat};
+use super::limit::{self, Limit};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, Source, tables};
 use super::server;
-use super::store::{self, OnError};
+use super::store;
 use super::written_key::KeyForms;
-use super::{Config, EscapedSlashes, PathMatching, decisions, jwt, notices, route, tls, tracing, upstream};
-use crate::limit::Edge;
-use crate::net::tls::MinVersion;
-
-/// A value that the file spells as a word.
-pub trait Word {
-    fn word(self) -> &'static str;
-}
-
-macro_rules! words {
-    ($($value:ty: $key:path;)*) => { $(
-        impl Word for $value {
-            fn word(self) -> &'static str {
-                $key.word(self)
-            }
-        }
-    )* };
-}
-
-words! {
-    PathMatching: server::keys::path_matching;
-    EscapedSlashes: server::keys::escaped_slashes;
-    MinVersion: tls::keys::min_version;
-    Challenge: acme::keys::challenge;
-    Level: log::keys::level;
-    LogFormat: log::keys::format;
-    AccessFormat: log::keys::access_format;
-    OnError: store::keys::on_error;
-    Edge: limit::keys::edge;
-    HeaderStyle: limit::keys::headers;
-    Missing: limit::keys::missing;
-    BanResponse: limit::ban::respond;
-    SentKey: limit::quota_keys::send;
-    WithoutUsage: limit::cost_keys::without_usage;
-    OnExhausted: limit::cost_keys::on_exhausted;
-    CountedBytes: limit::cost_keys::bytes;
-}
+use super::{Config, decisions, jwt, log, notices, route, tracing, upstream};
 
 tables! {
     /// The configuration of a gateway.
     root "the file" {
         /// How clients connect, and what they may do.
-        server: () = shaped(Shape::Table(&server::keys::TABLE));
+        server: () = shaped(Shape::Table(&server::keys::TABLE)), {};
         /// Lets other proxies ask this gateway whether its limits admit a request; without this table they cannot.
         decisions: () = shaped(Shape::Table(&decisions::keys::TABLE));
         /// What the gateway writes to standard error.
-        log: () = shaped(Shape::Table(&log::keys::TABLE));
+        log: () = shaped(Shape::Table(&log::keys::TABLE)), {};
         /// A listener for operators; without this table there is none.
         admin: () = shaped(Shape::Table(&admin::keys::TABLE));
         /// Sends spans of requests to an OpenTelemetry collector; without this table there are none.
         tracing: () = shaped(Shape::Table(&tracing::keys::TABLE));
         /// Tells servers when a key has used a share of a rate.
-        notices: () = shaped(notices::SHAPE);
+        notices: () = shaped(notices::SHAPE), [];
         /// Where the gateway keeps its counters.
-        store: () = shaped(Shape::Table(&store::keys::TABLE));
+        store: () = shaped(Shape::Table(&store::keys::TABLE)), {};
         /// Servers that answer requests; routes refer to them by name.
-        upstreams: () = shaped(Shape::Named(&Shape::Table(&upstream::keys::TABLE)));
+        upstreams: () = shaped(Shape::Named(&Shape::Table(&upstream::keys::TABLE))), {};
         /// Trusted issuers of tokens; sources of keys refer to them by name.
-        jwt: () = shaped(Shape::Named(&Shape::Table(&jwt::keys::TABLE)));
+        jwt: () = shaped(Shape::Named(&Shape::Table(&jwt::keys::TABLE))), {};
         /// What the gateway counts, and how much it allows; routes refer to limits by name.
-        limits: () = shaped(Shape::Named(&Shape::Table(&limit::keys::TABLE)));
+        limits: () = shaped(Shape::Named(&Shape::Table(&limit::keys::TABLE))), {};
         /// Which requests the gateway answers, and how.
-        routes: () = shaped(Shape::List(&Shape::Table(&route::keys::TABLE), 0, usize::MAX));
+        routes: () = shaped(Shape::List(&Shape::Table(&route::keys::TABLE), 0, usize::MAX)), [];
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::header;
 
 use super::key::Source;
-use super::kinds::{flag, shaped, text, words};
+use super::kinds::{self, flag, shaped, text, words};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Kind, Name, Shape, Wrong, tables};
 use super::regular_file::{self, NamedFile};
@@ -17,10 +17,6 @@ use super::{Action, Balance, Config, Route, Upstream};
 use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
-
-const ISSUER: &str = "add what tokens have as `iss`: issuer = \"https://login.example.com/\"";
-const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login.example.com/.well-known/jwks.json\", \
-                    or a file";
 
 const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 
@@ -97,7 +93,7 @@ tables! {
         /// Tokens must have one of these as `aud`; without this key they must have no `aud`.
         audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
         /// The issuer's keys: an `https://` URL, an `http://` one on this machine, or a file.
-        jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";
+        jwks: () = kinds::secret().required() => "https://login.example.com/.well-known/jwks.json";
         /// The allowed signature algorithms.
         algorithms: Algorithm =
             Kind { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()
@@ -112,29 +108,18 @@ tables! {
 /// `None` if the section has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwt> {
     let section = named_section(name, field, "jwt", "a token", &keys::TABLE)?;
-    let issuer = section.required(&keys::issuer, ISSUER).and_then(|field| field.parse(not_empty));
-    let audience = section.field(&keys::audience).map_or(Some(Vec::new()), |field| texts(&field));
-    let signed = section.required(
-        &keys::algorithms,
-        &format!("add how its tokens are signed: algorithms = {}", keys::algorithms.example),
-    );
-    let signed = signed.and_then(|field| algorithms(&field));
-    let located = section.required(&keys::jwks, JWKS);
+    let issuer = section.needed(&keys::issuer).and_then(|field| field.parse(not_empty));
+    let audience = section.list(&keys::audience).unwrap_or_default();
+    let audience = audience.iter().filter_map(|field| field.parse(not_empty)).collect();
+    let signed = section.needed(&keys::algorithms).and_then(|field| algorithms(&field));
+    let located = section.needed(&keys::jwks);
     let jwks = located.as_ref().and_then(|field| jwks(field, system));
     let from = section.read_as(&keys::from, |field| field.parse(from));
     let required = section.read(&keys::required);
     section.close();
     let (jwks, signed) = (jwks?, signed?);
-    fit(&jwks, &located?, &signed)?;
-    Some(Jwt {
-        name: name.text.to_owned(),
-        issuer: issuer?,
-        audience: audience?,
-        jwks,
-        algorithms: signed.into_iter().map(|(algorithm, _)| algorithm).collect(),
-        from,
-        required,
-    })
+    check_keys(&jwks, &located?, &signed);
+    Some(Jwt { name: name.text.to_owned(), issuer: issuer?, audience, jwks, algorithms: signed, from, required })
 }
 
 fn not_empty(text: &str) -> Result<String, Wrong> {
@@ -145,14 +130,8 @@ fn not_empty(text: &str) -> Result<String, Wrong> {
     }
 }
 
-fn texts(field: &Field<'_>) -> Option<Vec<String>> {
-    let list = field.list(&keys::audience)?;
-    let texts: Vec<_> = list.iter().map(|field| field.parse(not_empty)).collect();
-    texts.into_iter().collect()
-}
-
-fn algorithms<'a>(field: &Field<'a>) -> Option<Vec<(Algorithm, Field<'a>)>> {
-    let read = |field: &Field<'a>| {
+fn algorithms(field: &Field<'_>) -> Option<Vec<Algorithm>> {
+    let read = |field: &Field<'_>| {
         if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
             let help = format!("write how tokens are signed: {}", keys::algorithms.example);
             field.report("tokens without a signature are never accepted", help);
@@ -160,7 +139,7 @@ fn algorithms<'a>(field: &Field<'a>) -> Option<Vec<(Algorithm, Field<'a>)>> {
         }
         field.parse(algorithm)
     };
-    let algorithms = field.distinct(&keys::algorithms, "this algorithm", "list it once", read);
+    let algorithms = field.distinct(&keys::algorithms, "this algorithm", read);
     algorithms.filter(|algorithms| !algorithms.is_empty())
 }
 
@@ -204,26 +183,22 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
 }
 
 /// Checks that these keys can verify tokens of each algorithm.
-fn fit(jwks: &Jwks, field: &Field<'_>, algorithms: &[(Algorithm, Field<'_>)]) -> Option<()> {
-    let mut fits = Some(());
-    for (algorithm, listed) in algorithms {
+fn check_keys(jwks: &Jwks, field: &Field<'_>, algorithms: &[Algorithm]) {
+    for algorithm in algorithms {
         let name = algorithm_name(*algorithm);
         match jwks {
             Jwks::Server { .. } if needs_secret(*algorithm) => {
                 let help =
                     "the key would be a secret that a server tells everybody: use jwks = \"FILE\", or RS256 or ES256";
-                listed.report(format!("`{name}` needs keys from a file"), help);
-                fits = None;
+                field.report(format!("`{name}` needs keys from a file"), help);
             }
             Jwks::File { keys, .. } if !keys.has_key_for(*algorithm) => {
                 let help = "add such a key to the file, or remove the algorithm; RS and PS need a key of the type RSA, \
                             ES256 one of the curve P-256, ES384 of P-384, EdDSA of Ed25519, HS256 a secret of the type \
                             oct of at least 32 bytes";
                 field.report(format!("the file has no key for `{name}`"), help);
-                fits = None;
             }
             Jwks::Server { .. } | Jwks::File { .. } => {}
         }
     }
-    fits
 }

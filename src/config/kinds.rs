@@ -36,6 +36,11 @@ pub(super) const fn text() -> Kind<()> {
     shaped(Shape::Text)
 }
 
+/// A text that nothing shows.
+pub(super) const fn secret() -> Kind<()> {
+    shaped(Shape::Secret)
+}
+
 pub(super) const fn flag() -> Kind<bool> {
     kind(Shape::Flag, |field, _| field.boolean())
 }

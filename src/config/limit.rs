@@ -29,15 +29,12 @@ use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strateg
 pub use bytes::CountedBytes;
 pub use cost::{ByteCost, Cost};
 pub use exceptions::Tiers;
-pub(super) use on_limit::ban;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
 #[cfg(not(feature = "postgres"))]
 pub use quotas::PostgresUrl;
-pub(super) use quotas::keys as quota_keys;
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub(super) use reader::{Overflow, read};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
-pub(super) use tokens::cost as cost_keys;
 pub use tokens::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 
 use rates::{Counting, RATES};
@@ -231,7 +228,7 @@ tables! {
         /// For `"delay"` and `slow`: the maximum number of held requests per key.
         max_delayed: usize = number(1, 100_000), 100;
         /// Bans a key for a while if the limit has refused it too often.
-        ban: () = shaped(Shape::Table(&ban::TABLE)) => { after = 20, within = "1m", for = "10m" };
+        ban: () = shaped(Shape::Table(&on_limit::ban::TABLE)) => { after = 20, within = "1m", for = "10m" };
         /// Holds requests that the limit admits before forwarding them: the fuller a rate is, the longer.
         slow: () = shaped(Shape::Table(&on_limit::slow::TABLE)) => { from = 0.8, up_to = "2s" };
         /// The status of a refusal, 400 to 599; for a silent limit 200 to 599, by default 200.
@@ -263,7 +260,7 @@ tables! {
         /// The source of a request's tier; needs `tiers`.
         tier: () = text() => "header:x-plan";
         /// The rates of each tier, by its name; needs `tier`.
-        tiers: () = shaped(Shape::Named(&Shape::Table(&exceptions::tier::TABLE)));
+        tiers: () = shaped(Shape::Named(&Shape::Table(&exceptions::tier::TABLE))) => { gold = { rates = ["100/s"] } };
         /// Reads the rates of keys from a store, through a cache (docs/quotas.md).
         quotas: () = shaped(Shape::Table(&quotas::keys::TABLE));
     }

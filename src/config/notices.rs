@@ -1,6 +1,6 @@
 //! `[[notices]]`: who is told that a key has used a share of a rate.
 
-use super::kinds::{flag, millionths, shaped, text};
+use super::kinds::{self, flag, millionths, shaped};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
@@ -13,7 +13,6 @@ use crate::net::tls::ConnectorTls;
 const MOST: usize = 8;
 const MOST_SHARES: usize = 4;
 
-const URL: &str = "add where notices are sent: url = \"https://hooks.example.com/limits\"";
 const SHARE: &str = "allowed: 0.000001 to 1.0, like 0.8 for 80 %";
 
 /// A receiver of notices, and what it is told.
@@ -35,14 +34,14 @@ tables! {
     /// Tells a server of yours when a key has used a share of a rate (docs/notices.md).
     keys {
         /// Where notices are sent by POST: `https://`, or `http://` on this machine. Its path and query count as secret.
-        url: () = text().required() => "https://hooks.example.com/limits";
+        url: () = kinds::secret().required() => "https://hooks.example.com/limits";
         /// The names of the limits; by default all.
         limits: () = shaped(Shape::List(&Shape::Text, 1, usize::MAX)) => ["per-client"];
         /// The shares of a rate, above 0 and up to 1. Each is told once for each key, rate and window.
         at: () = shaped(Shape::List(&Shape::Decimal(1), 1, MOST_SHARES)), [0.8, 1.0];
         /// Signs each notice: `X-Gateway-Signature` is `sha256=` and the HMAC of the body in hexadecimal. At least 16
         /// characters, or `"file:PATH"` or `"env:NAME"`.
-        secret: () = text() => "env:NOTICE_SECRET";
+        secret: () = kinds::secret() => "env:NOTICE_SECRET";
         /// Sends keys of clients in full; otherwise masks them (docs/admin.md).
         full_keys: bool = flag(), false;
     }
@@ -52,7 +51,7 @@ pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST
 
 /// `None` if the table has an error.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
-    let server = section.required(&keys::url, URL).and_then(|field| {
+    let server = section.needed(&keys::url).and_then(|field| {
         let url = field.hiding_target().parse(receiver)?;
         Some((system.tls_of(&url, &field)?, url))
     });
@@ -61,12 +60,11 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Nam
         None => named.limits.iter().map(|(name, _)| name.text.to_owned()).collect(),
     };
     let at = section.read_as(&keys::at, shares);
-    let secret = section.field(&keys::secret).map(|field| secret::unguessable(&field, "secret of notices"));
+    let secret = section.field(&keys::secret).and_then(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
     section.close();
     let (tls, url) = server?;
-    let secret = secret.map_or(Some(None), |secret| secret.map(|secret| Some(SecretText::new(secret))))?;
-    Some(NoticeReceiver { url, tls, limits, at, secret, full_keys })
+    Some(NoticeReceiver { url, tls, limits, at, secret: secret.map(SecretText::new), full_keys })
 }
 
 /// The names of the limits. Warns of those that have no rates.
@@ -89,8 +87,7 @@ fn receiver(text: &str) -> Result<Url, Wrong> {
 }
 
 fn shares(field: &Field<'_>) -> Option<Vec<u32>> {
-    let read = field.distinct(&keys::at, "this share", "list it once", |field| field.decimal(SHARE, share))?;
-    let mut shares: Vec<_> = read.into_iter().map(|(share, _)| share).collect();
+    let mut shares = field.distinct(&keys::at, "this share", |field| field.decimal(SHARE, share))?;
     shares.sort_unstable();
     Some(shares).filter(|shares| !shares.is_empty())
 }

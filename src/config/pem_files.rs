@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::read::Field;
 use super::regular_file::{self, NamedFile};
 use crate::net::fetch::Url;
-use crate::net::tls::{self, Authorities, ConnectorTls, PemError};
+use crate::net::tls::{self, Authorities, ConnectorTls, Identity, PemError};
 
 #[derive(Debug)]
 pub struct FileError {
@@ -66,14 +66,30 @@ impl SystemAuthorities {
     /// TLS to a server whose certificate is from these authorities, without a client certificate. If the system has no
     /// authorities, that is reported at the value that names the server.
     pub(super) fn tls(&self, server: &Field<'_>) -> Option<ConnectorTls> {
-        let made = |authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string());
-        let help = "install the authorities of the system (the package ca-certificates)";
-        self.read().and_then(made).map_err(|why| server.report(why, help)).ok()
+        self.connector(None, server, None).map(|(_, tls)| tls)
+    }
+
+    /// TLS to a server whose certificate is from the authorities of the file `ca`, if there is one. The gateway shows `identity`.
+    pub(super) fn connector(
+        &self,
+        ca: Option<&Field<'_>>,
+        server: &Field<'_>,
+        identity: Option<Identity>,
+    ) -> Option<(Option<PathBuf>, ConnectorTls)> {
+        let help = "install the authorities of the system (the package ca-certificates), or name those that have issued the \
+                    certificate of the server, if its section has a `ca`";
+        let (ca, authorities) = match ca {
+            Some(field) => named_authorities(field).map(|(path, authorities)| (Some(path), authorities))?,
+            None => (None, self.read().map_err(|why| server.report(why, help)).ok()?),
+        };
+        let tls = ConnectorTls::new(authorities, identity);
+        let tls = tls.map_err(|error| server.report(format!("cannot use TLS: {error}"), "")).ok()?;
+        Some((ca, tls))
     }
 }
 
 /// The file of authorities that a value names.
-pub(super) fn named_authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
+fn named_authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
     let authorities = authorities(&file.path()).map_err(|error| report(&file, &error)).ok()?;
     Some((file.path(), authorities))

@@ -237,20 +237,19 @@ impl<'a> Field<'a> {
         Some(list.iter().map(element).collect())
     }
 
-    /// The elements of a list, each with its place; `None`, after a report, if one of them is wrong. An element that is listed
-    /// twice is reported too: `what` is its name.
+    /// The elements of a list; `None`, after a report, if one of them is wrong. An element that is listed twice is reported too:
+    /// `what` is its name.
     pub(super) fn distinct<T: PartialEq, S>(
         &self,
         key: &Setting<S>,
         what: &str,
-        help: &str,
         read: impl Fn(&Self) -> Option<T>,
-    ) -> Option<Vec<(T, Self)>> {
+    ) -> Option<Vec<T>> {
         let list = self.list(key)?;
         let count = list.len();
         let read: Vec<_> = list.into_iter().filter_map(|field| Some((read(&field)?, field))).collect();
-        report_repeated(&read, what, help);
-        (read.len() == count).then_some(read)
+        report_repeated(&read, what, "list it once");
+        (read.len() == count).then(|| read.into_iter().map(|(element, _)| element).collect())
     }
 
     pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {

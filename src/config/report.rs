@@ -94,6 +94,10 @@ impl Problems {
         Self { files, ..self }
     }
 
+    pub(super) fn texts(&self) -> &Arc<Texts> {
+        &self.texts
+    }
+
     /// The files that the text names, as far as they are known.
     pub fn files(&self) -> &BTreeSet<PathBuf> {
         &self.files

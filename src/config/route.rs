@@ -21,14 +21,13 @@ use super::values;
 
 pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
+pub(super) use header_changes::table as header_table;
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub(super) use path_guess::{guess, is_of_others};
 pub use path_pattern::{PathPattern, Segment};
 pub(super) use reader::read;
 pub use redirect::Redirect;
 pub use template::{Template, TemplatePart};
-
-use header_changes::NAMED_TEXTS;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
@@ -138,7 +137,7 @@ tables! {
         /// path names HEAD.
         methods: () = shaped(Shape::List(&Shape::Text, 1, 64)) => ["GET", "POST"];
         /// Headers that a request must have. A value is a text, `"*"` for any, `"file:PATH"` or `"env:NAME"`.
-        headers: () = shaped(NAMED_TEXTS) => { x-beta = "1" };
+        headers: () = shaped(Shape::Headers) => { x-beta = "1" };
         /// The scheme that the client used, by default any. A trusted proxy says it with `X-Forwarded-Proto` or `Forwarded`.
         scheme: Scheme = words(&[("http", Scheme::Http), ("https", Scheme::Https)]) => "https";
         /// The name of the upstream that gets the requests, unless there is `respond` or `redirect`.

@@ -63,7 +63,7 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
         }
         Shape::Size(_) => json!({ "title": "size", "type": "string", "pattern": SIZE }),
         Shape::Words => json!({ "type": "string", "enum": words }),
-        Shape::Text => json!({ "type": "string" }),
+        Shape::Text | Shape::Secret => json!({ "type": "string" }),
         Shape::Pattern(pattern) => json!({ "type": "string", "pattern": pattern }),
         Shape::Values(values) => json!({ "enum": value(values) }),
         Shape::List(element, least, most) => {
@@ -83,6 +83,7 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
             table
         }
         Shape::Named(element) => json!({ "type": "object", "additionalProperties": shape(element, words) }),
+        Shape::Headers => shape(&Shape::Named(&Shape::Text), words),
         Shape::Or(forms) => json!({ "anyOf": forms.iter().map(|form| shape(form, words)).collect::<Vec<_>>() }),
     }
 }

@@ -49,9 +49,14 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Whether the text names the place of a secret.
+pub(super) fn is_place(text: &str) -> bool {
+    Place::of(text).is_some()
+}
+
 /// Whether the field names the place of a secret instead of containing it.
 pub(super) fn is_named(field: &Field<'_>) -> bool {
-    field.is_text() && field.text().and_then(Place::of).is_some()
+    field.is_text() && field.text().is_some_and(is_place)
 }
 
 /// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden

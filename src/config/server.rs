@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::acme::{self, Challenge};
 use super::kinds::{
-    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, wait_or_none, words,
+    self, WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, wait, wait_or_none, words,
 };
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, tables};
@@ -165,11 +165,11 @@ tables! {
         ]), "reject";
         /// Sends partition keys (`pk`) in `RateLimit`, which are made from this secret: at least 16 characters, or `env:NAME`
         /// or `file:PATH`. All gateways with the same secret name a counter alike, also after a restart (docs/limits.md).
-        partition_secret: () = text() => "env:PARTITION_SECRET";
+        partition_secret: () = kinds::secret() => "env:PARTITION_SECRET";
         /// TLS for clients; without this table, listeners speak plain HTTP.
         tls: () = shaped(Shape::Table(&tls::keys::TABLE));
         /// HTTP/2, which is always on: with TLS by ALPN, without TLS by prior knowledge.
-        http2: () = shaped(Shape::Table(&http2::TABLE));
+        http2: () = shaped(Shape::Table(&http2::TABLE)), {};
         /// Refuses requests of low priority at once under overload (docs/overload.md); without this table, none.
         shed: () = shaped(Shape::Table(&shed::TABLE));
     }
@@ -210,7 +210,6 @@ pub(super) fn read(
         let acme = section.table(&tls::keys::acme).map(|section| acme::read(section, system));
         let mut tls = tls::read(section, acme.is_some())?;
         let Some(acme) = acme else { return Some(tls) };
-        let acme = acme?;
         let is_http = acme.challenge == Challenge::Http01;
         if is_http && listen.iter().all(|listener| listener.tls) {
             let help = "add a listener for it, at port 80: { address = \"0.0.0.0:80\", tls = false }";

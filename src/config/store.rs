@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::kinds::{flag, number, shaped, size, text, wait, words};
+use super::kinds::{self, flag, number, shaped, size, text, wait, words};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Setting, Shape, Wrong, report_repeated, tables};
 use super::report::quoted;
@@ -144,6 +144,13 @@ pub enum OnError {
     Reject,
 }
 
+impl OnError {
+    /// As `on_error` spells it.
+    pub fn word(self) -> &'static str {
+        keys::on_error.word(self)
+    }
+}
+
 tables! {
     /// Where the gateway keeps its counters.
     keys {
@@ -175,7 +182,7 @@ tables! {
         /// For `"valkey"`: the user as whom the gateway speaks to the servers (ACL); by default the default user.
         username: () = text() => "gateway";
         /// For `"valkey"`: the password; also `"file:PATH"` or `"env:NAME"`.
-        password: () = text() => "file:valkey-password";
+        password: () = kinds::secret() => "file:valkey-password";
         /// For `"valkey"`: the number of the database; a cluster has only one.
         database: u16 = number(0, 65_535), 0;
         /// For `"valkey"`: TLS to the servers.

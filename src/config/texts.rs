@@ -47,6 +47,11 @@ impl Texts {
         self.files.len()
     }
 
+    /// Where the text of each file begins.
+    pub(super) fn starts(&self) -> Vec<usize> {
+        self.files.iter().filter(|file| file.is_read).map(|file| file.start).collect()
+    }
+
     fn index(&self, offset: usize) -> usize {
         self.files.partition_point(|file| file.start <= offset).saturating_sub(1)
     }

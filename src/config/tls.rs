@@ -132,9 +132,7 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     let certificates = if has_acme && section.field(&keys::certificates).is_none() {
         Some(Vec::new())
     } else {
-        let help = format!("add them: certificates = {}", keys::certificates.example);
-        let certificates = section.required(&keys::certificates, &help);
-        certificates.and_then(|field| field.list(&keys::certificates))
+        section.needed(&keys::certificates).and_then(|field| field.list(&keys::certificates))
     };
     let certificates = certificates.map(|list| {
         let read: Vec<_> = list.into_iter().filter_map(|field| Some((certificate(&field)?, field))).collect();
@@ -146,7 +144,7 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     let client_auth = section.read(&keys::client_auth);
     if section.given(&keys::client_auth).is_some() && client_ca.is_none() {
         let help = "add the authorities that have issued them: client_ca = \"tls/clients-ca.pem\"";
-        section.source.report(section.key_span(keys::client_auth.name), "`client_auth` needs `client_ca`", help);
+        section.refuse(&[keys::client_auth.name], "needs `client_ca`", help);
     }
     let client_ca = client_ca.and_then(|field| self::client_auth(&field, client_auth)).unzip();
     let min_version = section.read(&keys::min_version);
@@ -166,8 +164,8 @@ pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     let help = format!("write the files of each: {}", keys::certificates.example);
     let section = field.section_like(certificate::TABLE.title, &certificate::TABLE, help)?;
-    let cert = section.required(&certificate::cert, "add the file of its chain: cert = \"tls/site.pem\"");
-    let key = section.required(&certificate::key, "add the file of its private key: key = \"tls/site.key\"");
+    let cert = section.needed(&certificate::cert);
+    let key = section.needed(&certificate::key);
     let ocsp = section.field(&certificate::ocsp);
     section.close();
     certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
@@ -180,12 +178,7 @@ pub(super) fn certificate_files(
     ocsp: Option<&Field<'_>>,
 ) -> Option<(CertificateFiles, Identity)> {
     let [cert, key] = [cert, key].map(NamedFile::new);
-    let ocsp = ocsp.map(NamedFile::new);
-    let (cert, key) = (cert?, key?);
-    let ocsp = match ocsp {
-        Some(named) => Some(named?),
-        None => None,
-    };
+    let (cert, key, ocsp) = (cert?, key?, ocsp.and_then(NamedFile::new));
     let files = CertificateFiles { cert: cert.path(), key: key.path(), ocsp: ocsp.as_ref().map(NamedFile::path) };
     match files.read() {
         Ok(identity) => {

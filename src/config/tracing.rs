@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::kinds::{fraction, shaped, text, wait};
+use super::kinds::{self, fraction, shaped, text, wait};
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Name, Section, Shape, Wrong, tables};
+use super::read::{Field, Section, Shape, Wrong, tables};
 use super::report::quoted;
+use super::route::header_table;
 use super::{secret, values};
 use crate::base::http::header_rules::{Rule, is_any};
 use crate::net::fetch::Url;
@@ -57,11 +58,11 @@ tables! {
     /// Sends spans of requests to an OpenTelemetry collector (docs/metrics.md).
     keys {
         /// The URL of the collector (OTLP over HTTP).
-        endpoint: () = text().required() => "http://127.0.0.1:4318";
+        endpoint: () = kinds::secret().required() => "http://127.0.0.1:4318";
         /// The share of requests that the gateway traces; if a trusted proxy sends `traceparent`, its flags decide instead.
         sample: f64 = fraction(), 0.01;
         /// Headers for the collector; values may be `"file:PATH"` or `"env:NAME"`.
-        headers: () = shaped(Shape::Named(&Shape::Text)), {} => { authorization = "env:COLLECTOR_TOKEN" };
+        headers: () = shaped(Shape::Named(&Shape::Secret)), {} => { authorization = "env:COLLECTOR_TOKEN" };
         /// The `service.name` of the spans.
         service_name: () = text(), "gateway";
         /// The longest time of an export.
@@ -70,7 +71,7 @@ tables! {
 }
 
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
-    let field = section.required(&keys::endpoint, "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");
+    let field = section.needed(&keys::endpoint);
     let url = field.as_ref().and_then(|field| field.hiding_query().parse(endpoint));
     let sample = section.read(&keys::sample);
     let headers = section.field(&keys::headers);
@@ -105,33 +106,16 @@ fn endpoint(text: &str) -> Result<Url, Wrong> {
 }
 
 fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    let entries = field.entries("[tracing.headers]")?;
-    if entries.len() > MOST_HEADERS {
-        field.report(format!("there are {} headers", entries.len()), format!("allowed: at most {MOST_HEADERS}"));
-    }
-    let mut all: Vec<(HeaderName, HeaderValue)> = Vec::new();
-    let mut is_complete = true;
-    for (name, value) in entries {
-        let read = header_name(&name, field).zip(secret::header_value(&value));
-        if let Some((found, _)) = &read
-            && all.iter().any(|(known, _)| known == found)
-        {
-            field.source.report(name.span.clone(), format!("the header `{found}` is there twice"), "write it once");
+    let headers = header_table(field, "`headers`", |name, place, field| {
+        if WRITTEN.contains(name) || is_any(name, &[Rule::HopByHop, Rule::FixedInRequests]) {
+            field.source.report(place, format!("the gateway writes the header `{name}` itself"), "remove it");
         }
-        is_complete &= read.is_some();
-        all.extend(read);
+        secret::header_value(field)
+    })?;
+    if headers.len() > MOST_HEADERS {
+        field.report(format!("there are {} headers", headers.len()), format!("allowed: at most {MOST_HEADERS}"));
     }
-    is_complete.then_some(all)
-}
-
-fn header_name(name: &Name<'_>, field: &Field<'_>) -> Option<HeaderName> {
-    let read = values::header(name.text).and_then(|read| match read {
-        read if WRITTEN.contains(&read) || is_any(&read, &[Rule::HopByHop, Rule::FixedInRequests]) => {
-            Err(Wrong::new(format!("the gateway writes the header `{read}` itself"), "remove it"))
-        }
-        read => Ok(read),
-    });
-    read.map_err(|wrong| field.source.report(name.span.clone(), wrong.message, wrong.help)).ok()
+    Some(headers)
 }
 
 fn service_name(text: &str) -> Result<String, Wrong> {

@@ -121,12 +121,12 @@ tables! {
         /// to connect do not count: it tries all servers.
         retries: u32 = number(0, 10), 1;
         /// Which requests the gateway sends again.
-        retry: () = shaped(Shape::Table(&retry::TABLE));
+        retry: () = shaped(Shape::Table(&retry::TABLE)), {};
         /// The maximum number of requests in flight at each server; further ones get 503. 0 means no limit.
         max_in_flight: usize = number(0, MOST_IN_FLIGHT), 0;
         /// Adapts the maximum number of requests in flight at each server to its latency, instead of `max_in_flight`
         /// (docs/overload.md).
-        adaptive: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&resilience::adaptive::TABLE)])), false;
+        adaptive: () = shaped(Shape::Or(&[Shape::Table(&resilience::adaptive::TABLE), Shape::Flag])), false;
         /// How many requests may wait for a server with room.
         max_waiting: usize = number(0, MOST_IN_FLIGHT), 0;
         /// How long a request may wait; needs `max_waiting`.
@@ -134,7 +134,7 @@ tables! {
         /// Checks the servers: one whose checks fail gets no requests. Without this table, servers are not checked.
         health: () = shaped(Shape::Table(&resilience::health::TABLE));
         /// When a failing server gets no requests for a time, unless it is the last one; `false` means never.
-        eject: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&resilience::eject::TABLE)])), true;
+        eject: () = shaped(Shape::Or(&[Shape::Table(&resilience::eject::TABLE), Shape::Flag])), true;
         /// TLS to the `https://` servers.
         tls: () = shaped(Shape::Table(&server::tls::TABLE));
     }
@@ -148,8 +148,7 @@ pub(super) fn read(
     jwts: &Names<'_>,
 ) -> Option<Upstream> {
     let section = named_section(name, field, "upstreams", "an upstream", &keys::TABLE)?;
-    let help = format!("add the addresses of its servers: servers = {}", keys::servers.example);
-    let listed = section.required(&keys::servers, &help);
+    let listed = section.needed(&keys::servers);
     let servers = listed.as_ref().and_then(|field| field.list(&keys::servers)).map(|list| {
         let servers: Vec<_> = list.into_iter().filter_map(|field| Some((server::read(&field)?, field))).collect();
         let addresses: Vec<_> = servers.iter().map(|(server, field)| (&server.address, field.clone())).collect();

@@ -82,11 +82,23 @@ pub(super) fn safe_url(text: &str, what: &str, others_could: &str, help: &str) -
 /// # Errors
 /// What is wrong, without the URL.
 pub fn document_url(text: &str) -> Result<Url, String> {
-    document(text).map_err(
-        |Wrong { message, help, .. }| {
-            if help.is_empty() { message } else { format!("{message}: {help}") }
-        },
-    )
+    document(text).map_err(sentence)
+}
+
+/// The URL of an admin listener, which has no path.
+///
+/// # Errors
+/// What is wrong; `help` is an example.
+pub fn admin_url(text: &str, help: &str) -> Result<Url, String> {
+    let url = url(text, "admin listeners", help).map_err(sentence)?;
+    if url.target.as_sent() != "/" {
+        return Err("write the URL without a path: the admin listener is a whole server".to_owned());
+    }
+    Ok(url)
+}
+
+fn sentence(Wrong { message, help, .. }: Wrong) -> String {
+    if help.is_empty() { message } else { format!("{message}: {help}") }
 }
 
 pub(super) fn is_here(url: &Url) -> bool {

@@ -131,6 +131,7 @@ upstream = "u"
 limits = ["l", "m", "n", "r"]
 cors = { origins = ["https://a.test"] }
 request_headers = { set = { a = "b" } }
+response_headers = {}
 [[routes]]
 path = "/r"
 respond = { status = 200 }

@@ -291,9 +291,14 @@ fn what_is_not_valid_is_refused_as_in_the_file() {
     let gateway = Gateway::start(&text);
     let long = "k".repeat(5_000);
     for (path, body, message, help) in [
-        ("l/keys/k", json!({ "for": "1h" }), "has no `rates`, `exempt` or `block`", "\"exempt\": true"),
+        ("l/keys/k", json!({ "for": "1h" }), "has none of `rates`, `exempt` and `block`", "\"exempt\": true"),
         ("l/keys/k", json!({ "exempt": true }), "an override has no `for`", "\"for\": \"1h\""),
-        ("l/keys/k", json!({ "exempt": true, "block": true, "for": "1h" }), "only one of", "remove"),
+        (
+            "l/keys/k",
+            json!({ "exempt": true, "block": true, "for": "1h" }),
+            "has both `exempt` and `block`",
+            "keep one",
+        ),
         ("l/keys/k", json!({ "exempt": false, "for": "1h" }), "`exempt = false` has no effect", "remove"),
         ("l/keys/k", json!({ "exempt": 1, "for": "1h" }), "`exempt` must be true or false, found an integer", ""),
         ("l/keys/k", json!({ "rates": "5/s", "for": "1h" }), "`rates` must be a list, found a string", "in brackets"),

@@ -39,11 +39,8 @@ fn check_and_explain_say_what_is_counted() {
         assert!(said.contains(part), "{part:?} is not in {said}");
     }
     let read = run_json(&["check", "--json", "--config", &file]);
-    assert_eq!(
-        read["limits"]["l"]["cost"],
-        json!({ "bytes": "both", "reserve": "8KiB", "on_exhausted": "cut" }),
-        "{read}"
-    );
+    let cost = &read["limits"]["l"]["cost"];
+    assert_eq!([&cost["bytes"], &cost["reserve"], &cost["on_exhausted"]], ["both", "8KiB", "cut"], "{read}");
     let explained =
         run(&["explain", "--config", &file, "-X", "PUT", "-H", "content-length: 2048", "http://h/a"]).stdout;
     let explained = String::from_utf8(explained).unwrap();

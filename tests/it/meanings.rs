@@ -878,7 +878,11 @@ fn keys_with_a_default() -> BTreeSet<String> {
     let of_table = |(title, table): &(String, &Value)| {
         let path = title.trim_matches(['[', ']']).to_owned();
         let keys = table["properties"].as_object().unwrap().iter();
-        let defaults = keys.filter(|(_, key)| key.get("default").is_some());
+        // A table has no meaning besides that of its own keys.
+        let is_table = |key: &Value| {
+            [key, &key["items"], &key["additionalProperties"]].iter().any(|one| one["properties"].is_object())
+        };
+        let defaults = keys.filter(|(_, key)| key.get("default").is_some() && !is_table(key));
         defaults.map(|(key, _)| format!("{path}.{key}")).collect::<Vec<_>>()
     };
     found.iter().flat_map(of_table).collect()

@@ -306,7 +306,7 @@ fn it_speaks_tls_with_who_is_trusted() {
 fn wrong_command_lines_and_pipes_are_refused() {
     for (arguments, code, why) in [
         (&["top"][..], 1, "standard output is not a terminal"),
-        (&["top", "--admin", "ftp://a"], 2, "is not the scheme"),
+        (&["top", "--admin", "ftp://a"], 2, "is not a scheme"),
         (&["top", "--admin", "http://a/metrics"], 2, "without a path"),
         (&["top", "--config", "gateway.toml"], 2, "name the gateway with --admin"),
         (&["top", "--token", "secret"], 2, "unexpected argument '--token'"),

@@ -5,7 +5,7 @@ use prometheus::proto::MetricFamily;
 use super::super::View;
 use super::super::families::{counted, counter, counters, gauge, gauged, gauges, histogram, histograms, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
-use crate::config::{OnError, Word};
+use crate::config::OnError;
 use crate::store::Counters;
 use crate::store::shared::{Health, Server};
 

@@ -7,13 +7,13 @@ use std::str::FromStr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use http::{HeaderValue, Uri};
+use http::HeaderValue;
 use rustls::pki_types::ServerName;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::base::byte_order_mark::without_mark;
-use crate::config::{AdminAddress, regular_file};
+use crate::config::{AdminAddress, admin_url, regular_file};
 use crate::net::fetch::Url;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,29 +56,7 @@ impl FromStr for AdminLocation {
             return if is_absolute { Ok(Self::Unix(path.into())) } else { Err(HELP.to_owned()) };
         }
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let uri: Uri = whole.parse().map_err(|error| format!("{error}: {HELP}"))?;
-        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(HELP.to_owned()) };
-        if authority.as_str().contains('@') {
-            return Err("the URL must have no user name; a token is read from GATEWAY_ADMIN_TOKEN".to_owned());
-        }
-        if uri.path() != "/" || uri.query().is_some() {
-            return Err("write the URL without a path: the admin listener is a whole server".to_owned());
-        }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (default_port, server_name) = match scheme {
-            "http" => (80, None),
-            "https" => {
-                let name = ServerName::try_from(host.clone());
-                (443, Some(name.map_err(|_| format!("{host:?} is not a name that a certificate can have"))?))
-            }
-            _ => return Err(format!("{scheme:?} is not the scheme of an admin listener: {HELP}")),
-        };
-        let port = match authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
-            Some(port) => port.parse().map_err(|_| format!("{port:?} is not a port: {HELP}"))?,
-            None => default_port,
-        };
-        let target = "/".to_owned().into();
-        Ok(Self::Http(Url { host, port, authority: authority.to_string(), target, server_name }))
+        admin_url(&whole, HELP).map(Self::Http)
     }
 }
 
@@ -175,16 +153,16 @@ mod tests {
             (&AdminLocation::Unix("/run/a.sock".into()), "unix:/run/a.sock")
         );
         for (text, why) in [
-            ("", "write it like"),
+            ("", "is not a host name"),
             ("unix:a.sock", "write it like"),
             ("unix:", "write it like"),
-            ("ftp://a", "\"ftp\" is not the scheme"),
+            ("ftp://a", "\"ftp\" is not a scheme"),
             ("http://a/metrics", "without a path"),
             ("http://a/?b", "without a path"),
             ("http://user:pass@a", "no user name"),
             ("http://a:70000", "\"70000\" is not a port"),
             ("http://a:", "\"\" is not a port"),
-            ("http://a b", "write it like"),
+            ("http://a b", "is not a host name"),
             ("https://-a-", "not a name that a certificate can have"),
         ] {
             let error = text.parse::<AdminLocation>().unwrap_err();

@@ -70,7 +70,7 @@ tables! {
 /// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
-    let statuses = section.field(&limit::count).and_then(|field| count(&field));
+    let statuses = section.table(&limit::count).and_then(count);
     let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
@@ -80,11 +80,7 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost
         (Cost::Fixed(cost), Some(statuses)) => Cost::OnStatus(cost, statuses),
         (other, Some(_)) => {
             let help = "remove one of them: with `count`, `cost` must be a number";
-            section.source.report(
-                section.key_span(limit::count.name),
-                "`count` can only be combined with a fixed cost",
-                help,
-            );
+            section.refuse(&[limit::count.name], "can only be combined with a fixed cost", help);
             other
         }
     }
@@ -176,10 +172,8 @@ fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost>
     Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
 }
 
-fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
-    let example = format!("write which responses are charged: count = {{ status = {} }}", count::status.example);
-    let table = field.section_like(count::TABLE.title, &count::TABLE, &example)?;
-    let list = table.required(&count::status, &example);
+fn count(table: Section<'_>) -> Option<Vec<RangeInclusive<u16>>> {
+    let list = table.needed(&count::status);
     table.close();
     values::statuses(&list?, &count::status)
 }

@@ -40,7 +40,7 @@ tables! {
     /// Keys with rates of their own. A key can have only one override.
     exception {
         /// Whole keys, keys with `*` for any text, and networks. An IPv6 address stands for the network by which it is counted.
-        keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
+        keys: () = shaped(Shape::List(&Shape::Secret, 1, 10_000)).required() => ["partner-7", "gold-*"];
         /// The keys' rates.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// These keys have no limit.
@@ -120,7 +120,7 @@ pub(super) fn overrides(
 }
 
 pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, has_rates: bool, overrides: &mut Builder) {
-    let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
+    let keys = section.needed(&exception::keys).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
@@ -157,40 +157,22 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
 /// What an override grants. `example` is a whole override.
 pub(super) fn allowance(
     section: &Section<'_>,
-    [rates, exempt, block]: [&Setting<()>; 3],
+    [rates, exempt, block]: [&'static Setting<()>; 3],
     terms: &Terms,
     has_rates: bool,
     example: &str,
 ) -> Option<Allowance> {
-    let field = section.field(rates);
-    if let Some(field) = field.as_ref().filter(|_| !has_rates) {
-        field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
-    }
-    let own = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
-    let flag = |key: &Setting<()>, allowance: Allowance| {
-        section.field(key).map(|field| {
-            let on = field.boolean()?;
-            if !on {
-                field.report(format!("`{} = false` has no effect", key.name), "remove it");
-            }
-            Some(allowance)
-        })
-    };
-    let given = [own, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
-    let mut given = given.into_iter().flatten();
-    match (given.next(), given.next()) {
-        (Some(allowance), None) => allowance,
-        (None, _) if section.is_misspelt(&[rates.name, exempt.name, block.name]) => None,
-        (None, _) => {
-            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", example);
-            None
+    let (key, field) = section.one_of(&[rates, exempt, block], example)?;
+    if key.name == rates.name {
+        if !has_rates {
+            field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
         }
-        (Some(_), Some(_)) => {
-            let message = "an override can have only one of `rates`, `exempt` and `block`";
-            section.source.report(section.span.clone(), message, "remove the others");
-            None
-        }
+        return terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates)));
     }
+    if !field.boolean()? {
+        field.report(format!("`{} = false` has no effect", key.name), "remove it");
+    }
+    Some(if key.name == exempt.name { Allowance::Exempt } else { Allowance::Block })
 }
 
 /// The one source of a tier's name.
@@ -206,21 +188,8 @@ fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
 }
 
 pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
-    let (attribute, table) = (section.field(&limit::tier), section.field(&limit::tiers));
+    let [attribute, table] = section.both(&limit::tier, &limit::tiers)?;
     let example = format!("[limits.{name}.tiers.gold] with rates = [\"100/s\"]");
-    let (attribute, table) = match (attribute, table) {
-        (None, None) => return None,
-        (Some(field), None) => {
-            field.report("there are no tiers to choose from", format!("add {example}"));
-            return None;
-        }
-        (None, Some(_)) => {
-            let help = "add the source of a request's tier: tier = \"header:x-plan\"";
-            section.source.report(section.key_span(limit::tiers.name), "there are `tiers`, but no `tier`", help);
-            return None;
-        }
-        (Some(attribute), Some(table)) => (attribute, table),
-    };
     let source = attribute.parse(|text| tier(text, jwts));
     let (mut rates, mut priorities) = (Vec::new(), Vec::new());
     for (tier, field) in table.entries(&format!("[limits.{name}.tiers]"))? {
@@ -230,7 +199,7 @@ pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Nam
         }
         let title = format!("[limits.{name}.tiers.{}]", tier.text);
         let Some(section) = field.section(title, &tier::TABLE) else { continue };
-        let list = section.required(&tier::rates, "add how much is allowed: rates = [\"100/s\"]");
+        let list = section.needed(&tier::rates);
         let list = list.and_then(|field| terms.rates(&field, &tier::rates));
         priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
         section.close();

@@ -15,8 +15,6 @@ use crate::config::read::{Field, Section, tables};
 use crate::config::{content, values};
 use crate::limit::{MAX_LOG, MAX_WINDOW, MIN_WINDOW};
 
-const SLOW: &str = "write from which share on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLimit {
     Reject,
@@ -183,11 +181,6 @@ impl Slow {
         self.up_to * over / WHOLE.saturating_sub(self.from).max(1)
     }
 
-    /// As the file spells it.
-    pub fn from_as_fraction(&self) -> f64 {
-        f64::from(self.from) / f64::from(WHOLE)
-    }
-
     pub fn in_words(&self) -> String {
         let Self { up_to, max_delayed, .. } = self;
         let percent = f64::from(self.from) / f64::from(WHOLE / 100);
@@ -282,9 +275,7 @@ pub(super) fn reaction(section: &Section<'_>) -> Reaction {
 }
 
 pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
-    let field = limit.field(&limit::ban)?;
-    let help = format!("write when keys are banned: ban = {}", limit::ban.example());
-    let section = field.section_like(ban::TABLE.title, &ban::TABLE, help)?;
+    let section = limit.table(&limit::ban)?;
     let (after, within, first) = (section.read(&ban::after), section.read(&ban::within), section.read(&ban::r#for));
     let longest = section.given(&ban::max_for).unwrap_or_else(|| section.read(&ban::max_for).max(first));
     if longest < first {
@@ -303,16 +294,15 @@ pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
 }
 
 pub(super) fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) -> Option<Slow> {
-    let field = section.field(&limit::slow)?;
-    let table = field.section_like(slow::TABLE.title, &slow::TABLE, SLOW)?;
+    let table = section.table(&limit::slow)?;
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(&[limit::slow.name], "has no effect while the limit only reports", help);
     } else if !has_rates {
         section.warn(&[limit::slow.name], "has no effect without `rates`", "add rates, or remove it");
     }
-    let from = table.required(&slow::from, SLOW).and_then(|_| table.given(&slow::from));
-    let up_to: Option<Duration> = table.required(&slow::up_to, SLOW).and_then(|_| table.given(&slow::up_to));
+    let from = table.needed(&slow::from).and_then(|_| table.given(&slow::from));
+    let up_to: Option<Duration> = table.needed(&slow::up_to).and_then(|_| table.given(&slow::up_to));
     table.close();
     Some(Slow { from: from?, up_to: up_to?, max_delayed: section.read(&limit::max_delayed) })
 }

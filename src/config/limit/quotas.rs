@@ -8,7 +8,7 @@ use super::keys as limit;
 #[cfg(feature = "postgres")]
 use crate::config::PostgresUrl;
 use crate::config::key::{Key, Source};
-use crate::config::kinds::{number, text, wait, words};
+use crate::config::kinds::{self, number, text, wait, words};
 use crate::config::pem_files::{SystemAuthorities, authorities};
 use crate::config::read::{Field, Section, Wrong, tables};
 use crate::config::report::quoted;
@@ -89,7 +89,7 @@ tables! {
     keys {
         /// Where the rates are: a URL with `{key}` in its path or query, or a PostgreSQL database; also `"file:PATH"` or
         /// `"env:NAME"`.
-        source: () = text().required() => "https://plans.internal/v1/{key}";
+        source: () = kinds::secret().required() => "https://plans.internal/v1/{key}";
         /// For PostgreSQL: the query about a key, which is `$1`.
         query: () = text() => "select rates, tier, exempt, block from plans where key = $1";
         /// For PostgreSQL: a `NOTIFY` of a key on this channel makes the gateway ask about that key at once.
@@ -122,7 +122,7 @@ pub(super) fn read(
         let message = "every request has the key `global`, so there is nothing to ask the source about";
         section.source.report(section.span.clone(), message, help);
     }
-    let located = section.required(&keys::source, &format!("add where quotas are: {SOURCE}"));
+    let located = section.needed(&keys::source);
     let server = located.and_then(|field| server(&section, &field, system));
     let (cache_for, timeout) = (section.read(&keys::cache_for), section.read(&keys::timeout));
     let (max_cached, send) = (section.read(&keys::max_cached), section.read(&keys::send));
@@ -190,12 +190,8 @@ fn postgres(
     let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
     let url = PostgresUrl::parse(text).map(|url| url.with_secret_database(secret::is_named(field)));
     let url = url.map_err(|why| refuse(wrong(why))).ok();
-    let query = section.required(&keys::query, &format!("add what is asked about a key: {QUERY}"));
-    let query = query.and_then(|field| field.parse(query_of_key));
-    let channel = match section.field(&keys::channel) {
-        Some(field) => Some(field.parse(channel)?),
-        None => None,
-    };
+    let query = section.needed(&keys::query).and_then(|field| field.parse(query_of_key));
+    let channel = section.field(&keys::channel).and_then(|field| field.parse(channel));
     let url = url?;
     let tls = match url.root_certificates() {
         _ if url.never_uses_tls() => None,

@@ -68,9 +68,8 @@ fn read_limit<'a>(
     let bounds = if overflow.pool.is_some() { &[] } else { own };
     let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
-        let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
-        section.source.report(section.key_span(limit::max_in_flight.name), message, help);
+        section.refuse(&[limit::max_in_flight.name], "cannot be combined with `on_limit = \"delay\"`", help);
     }
     // Rates with an error are not missing.
     let sources = key.as_ref().and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);

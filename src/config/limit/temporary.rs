@@ -11,7 +11,7 @@ use super::exceptions::{self, TRUE};
 use super::rates::{RATES, Terms};
 use crate::config::kinds::{shaped, wait};
 use crate::config::overrides::Allowance;
-use crate::config::read::{Section, Setting, Shape, Source, tables};
+use crate::config::read::{Section, Setting, Source, tables};
 use crate::config::report::Problems;
 use crate::config::texts::Texts;
 use crate::config::values;
@@ -34,12 +34,6 @@ tables! {
         /// How long the override lasts.
         r#for: Duration = wait(Duration::from_secs(1)..=Duration::from_secs(31 * 86_400)).required() => "1h";
     }
-
-    /// An override by the admin API as the gateway reads it: a table with one of them.
-    whole "the file" {
-        /// The override.
-        r#override: () = shaped(Shape::Table(&keys::TABLE)).required();
-    }
 }
 
 /// What an override for a key of `limit` grants, and how long it lasts.
@@ -47,18 +41,15 @@ tables! {
 /// # Errors
 /// Everything that is wrong, in the words in which the same is said about a file.
 pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
-    let name = whole::r#override.name;
     // `null` is the only JSON value that TOML does not have.
-    let text = toml::to_string(&Map::from_iter([(name.to_owned(), Value::Object(written.clone()))]));
-    let texts = Arc::new(Texts::one(name, text.unwrap_or_default()));
+    let text = toml::to_string(written).map_err(|_| {
+        let message = "an override has a value that is null".to_owned();
+        Problems::without_text("override", message, "leave out what is not set")
+    })?;
+    let texts = Arc::new(Texts::one("override", text));
     let (table, _) = DeTable::parse_recoverable(texts.whole());
     let source = Source::new(&texts, None, Vec::new());
-    let section = Section::root(&table, &whole::TABLE, &source).table(&whole::r#override);
-    if section.is_none() {
-        source.report(0..0, "an override has a value that is null", "leave out what is not set");
-    }
-    let read = section.and_then(|section| read(section, limit));
-    match read {
+    match read(Section::root(&table, &keys::TABLE, &source), limit) {
         Some(read) if source.is_clean() => Ok(read),
         _ => Err(Problems::new(texts.clone(), source.into_problems())),
     }

@@ -202,7 +202,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
 
 /// One model. Weights that it does not set are those of `cost`.
 fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
-    let pattern = section.required(&model::r#match, MATCH);
+    let pattern = section.needed(&model::r#match);
     let pattern = pattern.and_then(|field| {
         field.parse(|text| match text {
             "" => Err(Wrong::new("`match` is empty, so no model matches", MATCH)),

@@ -83,7 +83,12 @@ impl<'a> Section<'a> {
     }
 
     pub(in crate::config) fn table<T>(&self, key: &Setting<T>) -> Option<Section<'a>> {
-        self.field(key)?.section(self.title_of(key), key.table())
+        let (field, title, keys) = (self.field(key)?, self.title_of(key), key.table());
+        // A table with a title of its own is mostly written in one line.
+        match keys.title {
+            "" => field.section(title, keys),
+            _ => field.section_like(title, keys, format!("write {}", key.assignment())),
+        }
     }
 
     /// An empty table if the key is absent or wrong.
@@ -107,7 +112,48 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports a key that is absent, or its other spelling; `help` is an example.
+    /// Reports a key that is absent, or its other spelling, with its example and its purpose.
+    pub(in crate::config) fn needed<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
+        let purpose = key.help.trim().split(". ").next().unwrap_or_default();
+        self.required(key, &format!("add {}. {}", key.assignment(), purpose.trim_end_matches('.')))
+    }
+
+    /// Two keys of which each needs the other; `None` if both are absent, or after a report.
+    pub(in crate::config) fn both<T, S>(&self, one: &Setting<T>, other: &Setting<S>) -> Option<[Field<'a>; 2]> {
+        let (present, missing, assignment) = match (self.field(one), self.field(other)) {
+            (Some(one), Some(other)) => return Some([one, other]),
+            (None, None) => return None,
+            (Some(_), None) => (one.name, other.name, other.assignment()),
+            (None, Some(_)) => (other.name, one.name, one.assignment()),
+        };
+        self.refuse(&[present], &format!("needs `{missing}`"), &format!("add {assignment}"));
+        None
+    }
+
+    /// The only one of these keys that is present; `None` after a report. `help` is an example.
+    pub(in crate::config) fn one_of<T>(
+        &self,
+        keys: &[&'static Setting<T>],
+        help: &str,
+    ) -> Option<(&'static Setting<T>, Field<'a>)> {
+        let mut given = keys.iter().filter_map(|key| Some((*key, self.field(*key)?)));
+        let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+        match (given.next(), given.next()) {
+            (Some(one), None) => return Some(one),
+            (Some((first, _)), Some((second, _))) => {
+                let message = format!("{} has both `{}` and `{}`", self.title, first.name, second.name);
+                self.source.report(self.key_span(second.name), message, "keep one of them");
+            }
+            (None, _) if self.is_misspelt(&names) => {}
+            (None, _) => {
+                let message = format!("{} has none of {}", self.title, either(&names).replace(" or ", " and "));
+                self.source.report(self.span.clone(), message, help);
+            }
+        }
+        None
+    }
+
+    /// Like [`Self::needed`]; `help` is an example.
     pub(in crate::config) fn required<T>(&self, key: &Setting<T>, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);
         if field.is_none() && !self.is_misspelt(&[key.name]) {

@@ -42,6 +42,8 @@ pub(in crate::config) enum Shape {
     Size(RangeInclusive<u64>),
     Words,
     Text,
+    /// A text that is a secret, names the place of one, or may contain one: nothing shows it.
+    Secret,
     /// A text that matches a regular expression.
     Pattern(&'static str),
     /// One of these values, which are written as a TOML list.
@@ -53,6 +55,8 @@ pub(in crate::config) enum Shape {
     TableWithout(&'static Table, &'static str),
     /// Tables, or other values, with names that the user chooses.
     Named(&'static Shape),
+    /// The names and values of headers.
+    Headers,
     Or(&'static [Shape]),
 }
 
@@ -124,6 +128,11 @@ impl<T> Setting<T> {
     /// The table that the value or its elements are.
     pub(super) fn table(&self) -> &'static Table {
         self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
+    }
+
+    /// The key with its example, as a line of the file.
+    pub(super) fn assignment(&self) -> String {
+        format!("{} = {}", self.name, self.example())
     }
 
     pub(in crate::config) fn example(&self) -> &'static str {

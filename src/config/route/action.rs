@@ -8,7 +8,7 @@ use super::redirect::{self, Redirect};
 use super::template::{Placeholders, Template, TemplatePart, check_characters};
 use crate::config::kinds::{status_code, text};
 use crate::config::named::Named;
-use crate::config::read::{Field, Section, Wrong, tables};
+use crate::config::read::{Section, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{Balance, Upstream, content};
 
@@ -56,52 +56,29 @@ tables! {
 
 /// `path` is that of the route, if it has no error. `None` after a report.
 pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Named<'_>) -> Option<Action> {
-    let upstream = section.field(&route::upstream);
     let strip = section.field(&route::strip_prefix);
     let rewrite = section.field(&route::rewrite);
     let preserve_host = section.read(&route::preserve_host);
     let rewrite_location = section.given(&route::rewrite_location);
-    let own = [section.field(&route::respond), section.field(&route::redirect)];
-    let given: Vec<_> =
-        [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
-            .into_iter()
-            .filter_map(|(key, field)| field.is_some().then_some(key))
-            .collect();
-    match given[..] {
-        [] if section.is_misspelt(&[route::upstream.name, route::respond.name, route::redirect.name]) => return None,
-        [] => {
-            let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
-            section.source.report(
-                section.span.clone(),
-                "the route has none of `upstream`, `respond` and `redirect`",
-                help,
-            );
-            return None;
-        }
-        [first, .., last] => {
-            let message = format!("the route has both `{first}` and `{last}`");
-            section.source.report(section.key_span(last), message, "keep the one that should answer");
-        }
-        [_] if upstream.is_some() => {}
-        [answers] => {
-            let of_upstreams = [
-                route::strip_prefix.name,
-                route::rewrite.name,
-                route::preserve_host.name,
-                route::rewrite_location.name,
-                route::timeout.name,
-                route::request_headers.name,
-            ];
-            let why = format!("has no effect with `{answers}`");
-            section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
-        }
+    let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+    let (answers, field) = section.one_of(&[&route::upstream, &route::respond, &route::redirect], help)?;
+    if answers.name != route::upstream.name {
+        let of_upstreams = [
+            route::strip_prefix.name,
+            route::rewrite.name,
+            route::preserve_host.name,
+            route::rewrite_location.name,
+            route::timeout.name,
+            route::request_headers.name,
+        ];
+        let why = format!("has no effect with `{}`", answers.name);
+        section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
+        let table = section.table(answers)?;
+        return match answers.name == route::respond.name {
+            true => Some(answer_itself(table)),
+            false => redirect::read(table, path).map(Action::Redirect),
+        };
     }
-    match own {
-        [Some(respond), _] => return answer_itself(&respond),
-        [None, Some(field)] => return redirect::read(&field, path).map(Action::Redirect),
-        [None, None] => {}
-    }
-    let field = upstream?;
     if strip.is_some() && rewrite.is_some() {
         let message = "the route has both `strip_prefix` and `rewrite`";
         let help = "keep one: with `rewrite`, write {rest} for what follows the prefix";
@@ -121,13 +98,11 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
     })
 }
 
-fn answer_itself(field: &Field<'_>) -> Option<Action> {
-    let help = "write respond = { status = 200, body = \"hello\\n\" }";
-    let section = field.section_like(respond::TABLE.title, &respond::TABLE, help)?;
+fn answer_itself(section: Section<'_>) -> Action {
     let status = section.read(&respond::status);
     let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
     section.close();
-    Some(Action::Respond { status, body, content_type })
+    Action::Respond { status, body, content_type }
 }
 
 /// `path` is that of the route.

@@ -14,7 +14,6 @@ use crate::config::read::{Field, Section, Setting, Shape, Wrong, report_repeated
 use crate::config::report::quoted;
 use crate::config::values;
 
-const EXAMPLE: &str = "write cors = { origins = [\"https://app.example.com\"] }";
 const ORIGIN: &str = "an origin is a scheme, a host and perhaps a port, like \"https://app.example.com\"";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,19 +99,15 @@ tables! {
 }
 
 /// `route_methods` are the methods of the route, if they have no error.
-pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
-    let section = field.section_like(keys::TABLE.title, &keys::TABLE, EXAMPLE)?;
-    let origins = section.required(&keys::origins, EXAMPLE).and_then(|field| origins(&field));
+pub(super) fn read(section: Section<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
+    let origins = section.needed(&keys::origins).and_then(|field| origins(&field));
     let route_methods = route_methods.filter(|methods| !methods.is_empty());
     let methods = match section.field(&keys::methods) {
         Some(field) => methods(&field, route_methods),
         // Without `methods`: those of the route, or those that browsers send to other origins without a preflight.
         None => Some(route_methods.map_or(vec![Method::GET, Method::HEAD, Method::POST], <[Method]>::to_vec)),
     };
-    let names = |key: &Setting<()>, help| match section.field(key) {
-        Some(field) => names(&field, key, help).map(Some),
-        None => Some(None),
-    };
+    let names = |key: &Setting<()>, help| section.field(key).and_then(|field| names(&field, key, help));
     let headers = names(&keys::headers, "remove `headers`: then preflights are allowed all headers that they ask for");
     let expose = names(&keys::expose, "list the headers that pages may read");
     let credentials = section.read(&keys::credentials);
@@ -125,8 +120,8 @@ pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Optio
     Some(Cors {
         origins: origins.into_iter().map(|(origin, _)| origin).collect(),
         methods: methods?,
-        headers: headers?,
-        expose: expose?.unwrap_or_default(),
+        headers,
+        expose: expose.unwrap_or_default(),
         credentials,
         max_age,
     })
@@ -140,8 +135,8 @@ pub(super) fn check(
     let added = changes.map_or(&[][..], |changes| &changes.add).iter().map(|(name, _)| name);
     let names = changes.into_iter().flat_map(HeaderChanges::replaced).chain(added);
     for name in names.filter(|name| name.as_str().starts_with("access-control-")) {
-        let message = format!("`response_headers` cannot change `{name}` beside `cors`, which writes it");
-        section.source.report(section.key_span(route::response_headers.name), message, "keep one of them");
+        let why = format!("cannot change `{name}` beside `cors`, which writes it");
+        section.refuse(&[route::response_headers.name], &why, "keep one of them");
     }
     // All other headers are of the request that follows the preflight.
     let is_in_preflight = |name: &HeaderName| [header::ORIGIN, header::USER_AGENT, header::HOST].contains(name);
@@ -247,8 +242,7 @@ fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Me
         }
         Some(method)
     };
-    let methods = field.distinct(&keys::methods, "this method", "list it once", method)?;
-    Some(methods.into_iter().map(|(method, _)| method).collect())
+    field.distinct(&keys::methods, "this method", method)
 }
 
 fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
@@ -256,8 +250,7 @@ fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<V
         "*" => Err(all(instead_of_all)),
         text => values::header(text),
     };
-    let read = field.distinct(key, "this header", "list it once", |field| field.parse(name))?;
-    Some(read.into_iter().map(|(name, _)| name).collect())
+    field.distinct(key, "this header", |field| field.parse(name))
 }
 
 fn all(help: &str) -> Wrong {

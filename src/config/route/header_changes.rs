@@ -1,5 +1,7 @@
 //! How a route changes the headers of requests or responses.
 
+use std::ops::Range;
+
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::keys as route;
@@ -10,8 +12,6 @@ use crate::config::kinds::shaped;
 use crate::config::read::{Field, Setting, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::{secret, values};
-
-pub(super) const NAMED_TEXTS: Shape = Shape::Named(&Shape::Text);
 
 /// `V` is the value of a header: a [`HeaderText`] in the configuration, a [`HeaderValue`] for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,19 +93,19 @@ tables! {
     /// Changes to headers. Values may have placeholders, or be `"file:PATH"` or `"env:NAME"`.
     keys {
         /// Headers that replace those of the same name.
-        set: () = shaped(NAMED_TEXTS), {} => { x-tenant = "{tenant}" };
+        set: () = shaped(Shape::Headers), {} => { x-tenant = "{tenant}" };
         /// Headers to add beside those of the same name.
-        add: () = shaped(NAMED_TEXTS), {} => { x-team = "a" };
+        add: () = shaped(Shape::Headers), {} => { x-team = "a" };
         /// Headers to remove.
         remove: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["server"];
     }
 }
 
-/// A table of headers with values. `read` reads a value, or reports what is wrong with it.
-pub(super) fn table<'a, T>(
+/// A table of headers with values. `read` reads a value, or reports what is wrong with it or with the place of the name.
+pub(in crate::config) fn table<'a, T>(
     field: &Field<'a>,
     title: &str,
-    read: impl Fn(&HeaderName, &Field<'a>) -> Option<T>,
+    read: impl Fn(&HeaderName, Range<usize>, &Field<'a>) -> Option<T>,
 ) -> Option<Vec<(HeaderName, T)>> {
     if !field.is_table() {
         let help = format!("write names and values in braces: {} = {{ \"x-beta\" = \"1\" }}", title.trim_matches('`'));
@@ -119,18 +119,20 @@ pub(super) fn table<'a, T>(
             Ok(name) => name,
             Err(wrong) => {
                 field.source.report(key.span, wrong.message, wrong.help);
+                // A name that is misspelt may be that of a secret.
+                field.source.hide(field.span.clone());
                 whole = false;
                 continue;
             }
         };
         if headers.iter().any(|(earlier, _)| *earlier == name) {
             let help = "upper and lower case are the same in the name of a header";
-            field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
+            field.source.report(key.span.clone(), format!("the header `{name}` is listed twice"), help);
         }
         if is_secret(&name) && !secret::is_named(&field) {
             field.source.hide(field.span.clone());
         }
-        let value = read(&name, &field);
+        let value = read(&name, key.span, &field);
         whole &= value.is_some();
         headers.extend(value.map(|value| (name, value)));
     }
@@ -198,25 +200,21 @@ impl Changeable {
         key: &str,
         path: Option<&PathPattern>,
     ) -> Option<Vec<(HeaderName, HeaderText)>> {
-        let title = format!("`{key}`");
-        let names = if field.is_table() { field.entries(&title) } else { None };
-        for (written, _) in names.into_iter().flatten() {
-            let Ok(name) = values::header(written.text) else { continue };
-            if (self.is_fixed)(&name) {
-                let message = format!("the header `{}` cannot be changed", written.text);
-                field.source.report(written.span, message, BY_THE_GATEWAY);
-            } else if (self.is_single)(&name) && key == keys::add.name {
-                let message = format!("a {} has one `{}` header, so none can be added", self.message, written.text);
-                field.source.report(written.span, message, "write it in `set`, which replaces the one that is sent");
+        table(field, &format!("`{key}`"), |name, place, field| {
+            if (self.is_fixed)(name) {
+                field.source.report(place, format!("the header `{name}` cannot be changed"), BY_THE_GATEWAY);
+            } else if (self.is_single)(name) && key == keys::add.name {
+                let message = format!("a {} has one `{name}` header, so none can be added", self.message);
+                field.source.report(place, message, "write it in `set`, which replaces the one that is sent");
             }
-        }
-        table(field, &title, |name, field| match name {
-            name if *name == header::STRICT_TRANSPORT_SECURITY => {
-                field.parse(transport_security).map(HeaderText::Fixed)
+            match name {
+                name if *name == header::STRICT_TRANSPORT_SECURITY => {
+                    field.parse(transport_security).map(HeaderText::Fixed)
+                }
+                name if self.is_host(name) => field.parse(|text| host(text, path)),
+                _ if secret::is_named(field) => secret::header_value(field).map(HeaderText::Fixed),
+                _ => field.parse(|text| template(text, path)),
             }
-            name if self.is_host(name) => field.parse(|text| host(text, path)),
-            _ if secret::is_named(field) => secret::header_value(field).map(HeaderText::Fixed),
-            _ => field.parse(|text| template(text, path)),
         })
     }
 
@@ -235,8 +233,7 @@ impl Changeable {
             }
             Some(name)
         };
-        let names = field.distinct(&keys::remove, "this header", "list it once", header)?;
-        Some(names.into_iter().map(|(name, _)| name).collect())
+        field.distinct(&keys::remove, "this header", header)
     }
 
     fn is_host(&self, name: &HeaderName) -> bool {

@@ -43,9 +43,7 @@ fn route(
     earlier: &mut HashMap<String, usize>,
 ) -> Option<Route> {
     let host = section.field(&route::host).map_or(Some(Host::Any), |field| field.parse(host));
-    let path =
-        section.required(&route::path, "add which paths it matches, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
-    let path = path.and_then(|field| {
+    let path = section.needed(&route::path).and_then(|field| {
         let path = field.parse(path_pattern::pattern)?;
         check_spelling(&path, server.paths, &field);
         Some(path)
@@ -70,13 +68,17 @@ fn route(
     };
     let (request_headers, response_headers) =
         (changes(&header_changes::OF_REQUESTS), changes(&header_changes::OF_RESPONSES));
-    if let Some(Action::Forward { preserve_host: true, .. }) = action {
-        host_twice(&section, request_headers.as_ref());
+    let sets_host = |changes: &HeaderChanges<HeaderText>| changes.set.iter().any(|(name, _)| *name == header::HOST);
+    if matches!(action, Some(Action::Forward { preserve_host: true, .. }))
+        && request_headers.as_ref().is_some_and(sets_host)
+    {
+        let why = "has no effect: `request_headers` sets the Host header";
+        section.refuse(&[route::preserve_host.name], why, "keep one of them");
     }
     let priority = section.given(&route::priority).unwrap_or(DEFAULT_PRIORITY);
-    let cors = section.field(&route::cors).and_then(|field| {
+    let cors = section.table(&route::cors).and_then(|table| {
         cors::check(&section, headers.as_deref(), response_headers.as_ref());
-        cors::read(&field, methods.as_deref())
+        cors::read(table, methods.as_deref())
     });
     section.close();
     Some(Route {
@@ -181,15 +183,6 @@ fn limits(field: &Field<'_>, path: Option<&PathPattern>, named: &Named<'_>) -> V
     limits
 }
 
-/// Reports that `request_headers` sets Host although the client's is kept.
-fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>) {
-    let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
-    if is_set {
-        let message = "`preserve_host` has no effect: `request_headers` sets the Host header";
-        section.source.report(section.key_span(route::preserve_host.name), message, "keep one of them");
-    }
-}
-
 fn host(text: &str) -> Result<Host, Wrong> {
     if text == "*" {
         return Err(Wrong::new("\"*\" is not a host", "remove `host`: then the route matches every host"));
@@ -227,13 +220,11 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
         }
         return Some(Vec::new());
     }
-    let methods =
-        field.distinct(&route::methods, "this method", "list it once", |field| field.parse(values::method))?;
-    Some(methods.into_iter().map(|(method, _)| method).collect())
+    field.distinct(&route::methods, "this method", |field| field.parse(values::method))
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
-    header_changes::table(field, "`headers`", |_, field| {
+    header_changes::table(field, "`headers`", |_, _, field| {
         if secret::is_named(field) {
             let place = field.text()?.to_owned();
             return secret::header_value(field).map(|value| HeaderMatch::Secret { value, place });

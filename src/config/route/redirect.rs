@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::path_pattern::PathPattern;
 use super::template::{Placed, Placeholders, Template, TemplatePart, check_characters, check_host};
 use crate::config::kinds::{status_code, text};
-use crate::config::read::{Field, Wrong, tables};
+use crate::config::read::{Section, Wrong, tables};
 use crate::config::report::quoted;
 
 const EXAMPLE: &str = "write a URL or a path, like \"https://{host}{path}\" or \"/new{path}\"";
@@ -45,15 +45,13 @@ tables! {
 }
 
 /// `path` is that of the route, if it has no error.
-pub(super) fn read(field: &Field<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
-    let help = "write redirect = { to = \"https://{host}{path}\", status = 308 }";
-    let section = field.section_like(keys::TABLE.title, &keys::TABLE, help)?;
+pub(super) fn read(section: Section<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
     let status = section.read(&keys::status);
     if let Some(field) = section.field(&keys::status).filter(|_| !STATUSES.contains(&status.as_u16())) {
         let message = format!("{} is not the status of a redirect", status.as_u16());
         field.report(message, "allowed: 301, 302, 303, 307, 308");
     }
-    let to = section.required(&keys::to, EXAMPLE);
+    let to = section.needed(&keys::to);
     section.close();
     let (to, path) = (to?, path?);
     let parts = to.parse(|text| parts(text, path))?;

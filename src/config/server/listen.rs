@@ -91,7 +91,7 @@ fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)
         return Some((Listener { address, tls: has_tls, traffic: Traffic::Requests }, field.span.clone()));
     }
     let section = field.section(listener::TABLE.title, &listener::TABLE)?;
-    let address = section.required(&listener::address, "add its address: address = \"0.0.0.0:8443\"");
+    let address = section.needed(&listener::address);
     let tls = section.field(&listener::tls);
     let speaks_tls = tls.as_ref().and_then(Field::boolean).unwrap_or(has_tls);
     section.close();

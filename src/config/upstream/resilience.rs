@@ -169,8 +169,7 @@ fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
 }
 
 pub(super) fn health_check(section: Section<'_>) -> HealthCheck {
-    let help = "add the path of a request that shows the health of a server: path = \"/healthz\"";
-    let path = section.required(&health::path, help);
+    let path = section.needed(&health::path);
     let check = HealthCheck {
         path: path.and_then(|field| field.parse(check_path)).unwrap_or_default(),
         interval: section.read(&health::interval),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustls::pki_types::ServerName;
 
 use crate::config::kinds::{number, text};
-use crate::config::pem_files::{SystemAuthorities, named_authorities};
+use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Section, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::tls::{CertificateFiles, certificate_files};
@@ -62,7 +62,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<UpstreamServer> {
         return None;
     }
     let section = field.section(keys::TABLE.title, &keys::TABLE)?;
-    let url = section.required(&keys::url, "add its URL: url = \"http://host:port\"");
+    let url = section.needed(&keys::url);
     let address = url.and_then(|field| field.hiding_query().parse(address));
     let weight = section.read(&keys::weight);
     section.close();
@@ -188,30 +188,13 @@ pub(in crate::config) fn read_tls(
     if let Some(section) = section {
         section.close();
     }
-    let (ca, authorities) = match &ca {
-        Some(field) => named_authorities(field).unzip(),
-        None => {
-            let help = "name the authorities that have issued the certificates of these servers as `ca` in the section \
-                        `tls`, or install those of the system (the package ca-certificates)";
-            (None, system.read().map_err(|why| servers.report(why, help)).ok())
-        }
-    };
-    let settings = ConnectorTls::new(authorities?, identity);
-    let settings = settings.map_err(|error| servers.report(format!("cannot use TLS: {error}"), "")).ok()?;
+    let (ca, settings) = system.connector(ca.as_ref(), servers, identity)?;
     Some(UpstreamTls { ca, server_name, certificate, settings })
 }
 
 fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
-    let (given, missing) = match (section.field(&tls::cert), section.field(&tls::key)) {
-        (Some(cert), Some(key)) => return certificate_files(&cert, &key, None),
-        (Some(_), None) => (tls::cert.name, tls::key.name),
-        (None, Some(_)) => (tls::key.name, tls::cert.name),
-        (None, None) => return None,
-    };
-    let help = "a certificate and its private key belong together: cert = \"tls/gateway.pem\", \
-                key = \"tls/gateway.key\"";
-    section.source.report(section.key_span(given), format!("`{given}` needs `{missing}`"), help);
-    None
+    let [cert, key] = section.both(&tls::cert, &tls::key)?;
+    certificate_files(&cert, &key, None)
 }
 
 fn server_name(text: &str) -> Result<ServerName<'static>, Wrong> {
