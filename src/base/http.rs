@@ -1,7 +1,7 @@
 //! HTTP's rules for headers and responses, and the identifiers of requests and traces.
 
 pub mod header_list;
-pub mod header_names;
+pub mod header_lines;
 pub mod header_rules;
 pub mod host;
 pub mod path;

@@ -1,15 +1,14 @@
 //! Parses the head of an upstream's response, and finds out where the body ends. Pure.
 
-use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::time::Duration;
+use std::{iter, mem};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
-use crate::base::http::header_names::HeaderNames;
+use crate::base::http::header_lines::{HeaderLine, HeaderLines, next_line};
 use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::{has_no_content, spare_headers};
 use crate::upstream::request_headers::MAX_NAMED;
@@ -45,9 +44,8 @@ pub(super) struct ResponseHead {
     pub(super) named: Box<[HeaderName]>,
 }
 
-/// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
-/// their values share the buffer with the body. Interim responses go to `interim`. `asked` says whether the request asks for a
-/// WebSocket, which a response may accept.
+/// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client replace `headers`.
+/// Interim responses go to `interim`. `asked` says whether the request asks for a WebSocket, which a response may accept.
 pub(super) fn parse(
     bytes: &mut BytesMut,
     method: &Method,
@@ -55,62 +53,83 @@ pub(super) fn parse(
     interim: &mut Interim<'_>,
     headers: &mut HeaderMap,
 ) -> Result<Option<ResponseHead>, BadHead> {
+    if headers.capacity() == 0 {
+        *headers = spare_headers::take();
+    } else if !headers.is_empty() {
+        // They are those of the same head, which was incomplete.
+        headers.clear();
+    }
     loop {
-        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-        let mut parsed = httparse::Response::new(&mut []);
-        let config = httparse::ParserConfig::default();
-        let length = match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut fields) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
-            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(BadHead::TooLarge),
-            Err(_) => return Err(BadHead::NotHttp),
-        };
-        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
+        let incomplete = if bytes.len() < MAX_HEAD { Ok(None) } else { Err(BadHead::TooLarge) };
+        let mut rest = &bytes[..];
+        let Some(StatusLine { status, reason, is_newest }) = StatusLine::read(&mut rest)? else { return incomplete };
         let switches = status == StatusCode::SWITCHING_PROTOCOLS;
-        if status.is_informational() && !switches {
-            let Some(pass) = interim.count(status)? else {
-                bytes.advance(length);
-                continue;
-            };
-            let mut passing = Passing::new();
-            Frame::read(parsed.headers, bytes, &mut passing)?;
-            let mut headers = HeaderMap::new();
-            // The client may read them much later. Until then, the values keep this copy and not the whole buffer.
-            fill(&mut headers, &mut passing, &Bytes::copy_from_slice(&bytes[..length]))?;
+        let mut passing = (status.is_informational() && !switches).then(HeaderMap::new);
+        let Some(mut frame) = Frame::read(&mut rest, passing.as_mut().unwrap_or(headers))? else { return incomplete };
+        let length = bytes.len() - rest.len();
+        if let Some(passing) = passing {
+            let pass = interim.count(status)?;
             bytes.advance(length);
-            pass(interim_head(status, headers));
+            if let Some(pass) = pass {
+                pass(interim_head(status, passing));
+            }
             continue;
         }
-        let mut passing = Passing::new();
-        let frame = Frame::read(parsed.headers, bytes, &mut passing)?;
-        if switches && !(asked && frame.is_websocket) {
-            return Err(BadHead::Upgrade);
+        if switches {
+            if !(asked && frame.is_websocket) {
+                return Err(BadHead::Upgrade);
+            }
+            // Such a response has no length (RFC 9110, section 8.6).
+            headers.remove(CONTENT_LENGTH);
         }
         let mut end = if switches { BodyEnd::Tunnel } else { frame.body_end()? };
         if has_no_content(method, status) {
             end = BodyEnd::Length(0);
         }
-        let reason = parsed.reason.filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(*reason));
-        let reason = reason.map(|reason| Box::new(Bytes::copy_from_slice(reason.as_bytes())));
-        let persists = parsed.version == Some(1) || frame.keep_alive;
+        let is_standard = reason.is_empty() || status.canonical_reason() == Some(reason);
+        let reason = (!is_standard).then(|| Box::new(Bytes::copy_from_slice(reason.as_bytes())));
+        let persists = is_newest || frame.keep_alive;
         let keep_alive = persists && !frame.close && !matches!(end, BodyEnd::Close | BodyEnd::Tunnel);
-        let named = frame.named.iter().filter(|_| end == BodyEnd::Chunked);
-        let named = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-        let kept_for = frame.kept_for;
-        drop(frame);
-        if switches {
-            // Such a response has no length (RFC 9110, section 8.6).
-            passing.retain(|(name, _)| *name != CONTENT_LENGTH);
+        if end != BodyEnd::Chunked {
+            frame.named.clear();
         }
-        fill(headers, &mut passing, &bytes.split_to(length).freeze())?;
+        let (named, kept_for) = (frame.named.into_vec().into(), frame.kept_for);
+        bytes.advance(length);
         return Ok(Some(ResponseHead { status, reason, end, keep_alive, kept_for, named }));
+    }
+}
+
+struct StatusLine<'a> {
+    status: StatusCode,
+    reason: &'a str,
+    /// Whether it is HTTP/1.1.
+    is_newest: bool,
+}
+
+impl<'a> StatusLine<'a> {
+    /// Removes the first line of a head from `rest`; `None` if it is incomplete.
+    fn read(rest: &mut &'a [u8]) -> Result<Option<Self>, BadHead> {
+        // Most responses begin so.
+        if let Some(after) = rest.strip_prefix(b"HTTP/1.1 200 OK\r\n") {
+            *rest = after;
+            return Ok(Some(Self { status: StatusCode::OK, reason: "OK", is_newest: true }));
+        }
+        let whole = *rest;
+        let found = iter::from_fn(|| next_line(rest)).find(|line| !line.is_empty());
+        // The beginning of an incomplete line may show already that this is not HTTP.
+        let line = if found.is_some() { &whole[..whole.len() - rest.len()] } else { whole };
+        let mut parsed = httparse::Response::new(&mut []);
+        parsed.parse(line).map_err(|_| BadHead::NotHttp)?;
+        let (Some(code), Some(reason)) = (parsed.code, parsed.reason) else { return Ok(None) };
+        let status = StatusCode::from_u16(code).map_err(|_| BadHead::NotHttp)?;
+        Ok(Some(Self { status, reason, is_newest: parsed.version == Some(1) }))
     }
 }
 
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a head")]
-struct Frame<'a> {
-    length: Option<&'a [u8]>,
+struct Frame {
+    length: Option<HeaderValue>,
     lengths_differ: bool,
     codings: usize,
     chunked: bool,
@@ -118,71 +137,78 @@ struct Frame<'a> {
     keep_alive: bool,
     kept_for: Option<Duration>,
     is_websocket: bool,
-    named: SmallVec<[&'a [u8]; 2]>,
+    named: SmallVec<[HeaderName; 1]>,
 }
 
-impl<'a> Frame<'a> {
-    /// Reads the fields of the head in `bytes` and selects those that the client gets.
-    fn read(fields: &[httparse::Header<'a>], bytes: &[u8], passing: &mut Passing) -> Result<Self, BadHead> {
+impl Frame {
+    /// Removes the lines of a head from `rest`; `None` if they are incomplete. Those that the client gets go to `headers`.
+    fn read(rest: &mut &[u8], headers: &mut HeaderMap) -> Result<Option<Self>, BadHead> {
         let mut frame = Self::default();
-        HeaderNames::with(|names| {
-            for field in fields {
-                let name = names.parse(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
-                if frame.note(&name, field.value) {
-                    let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
-                    passing.push((name, start..start + field.value.len()));
+        let is_whole = HeaderLines::with(|lines| {
+            for number in 0..=MAX_FIELDS {
+                let line = lines.read(number, rest, |name, value| {
+                    if frame.note(name, value) {
+                        headers.append(name.clone(), value.clone());
+                    }
+                });
+                match line {
+                    HeaderLine::Field => {}
+                    HeaderLine::End => return Ok(true),
+                    HeaderLine::Incomplete => return Ok(false),
+                    HeaderLine::Invalid => return Err(BadHead::NotHttp),
                 }
             }
-            Ok(())
+            Err(BadHead::TooLarge)
         })?;
         if frame.named.len() > MAX_NAMED {
             return Err(BadHead::TooLarge);
         }
         if !frame.named.is_empty() {
-            let is_named =
-                |name: &HeaderName| frame.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_ref()));
-            passing.retain(|(name, _)| !is_named(name));
+            let read = mem::take(headers);
+            let passing = read.iter().filter(|(name, _)| !frame.named.contains(name));
+            headers.extend(passing.map(|(name, value)| (name.clone(), value.clone())));
         }
-        Ok(frame)
+        Ok(is_whole.then_some(frame))
     }
 
     /// Returns whether the client gets this header, unless Connection names it.
-    fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
+    fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> bool {
         match *name {
             CONTENT_LENGTH => {
                 // A repeated length is forwarded once (RFC 9110, section 8.6).
                 let is_first = self.length.is_none();
-                self.lengths_differ |= self.length.is_some_and(|length| length != value);
-                self.length = Some(value);
+                self.lengths_differ |= self.length.as_ref().is_some_and(|length| length != value);
+                self.length = Some(value.clone());
                 return is_first;
             }
             TRANSFER_ENCODING => {
                 self.codings += 1;
-                self.chunked = value.eq_ignore_ascii_case(b"chunked");
+                self.chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
             }
+            CONNECTION if *value == KEEP_ALIVE => self.keep_alive = true,
             CONNECTION => {
-                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     match option {
                         _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
                         _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
                         // Content-Length frames the body, so it cannot be removed.
                         _ if option.eq_ignore_ascii_case(b"content-length") => {}
-                        _ => self.named.push(option),
+                        _ => self.named.extend(HeaderName::from_bytes(option)),
                     }
                 }
             }
-            UPGRADE => self.is_websocket |= value.trim_ascii().eq_ignore_ascii_case(b"websocket"),
+            UPGRADE => self.is_websocket |= value.as_bytes().eq_ignore_ascii_case(b"websocket"),
             _ if !is_any(name, &[Rule::HopByHop]) => return true,
-            _ if name == KEEP_ALIVE => self.kept_for = kept_for(value),
+            _ if name == KEEP_ALIVE => self.kept_for = kept_for(value.as_bytes()),
             _ => {}
         }
         false
     }
 
     fn body_end(&self) -> Result<BodyEnd, BadHead> {
-        match (self.codings, self.length) {
+        match (self.codings, &self.length) {
             (0, None) => Ok(BodyEnd::Close),
-            (0, Some(length)) if !self.lengths_differ => content_length(length).map(BodyEnd::Length),
+            (0, Some(length)) if !self.lengths_differ => content_length(length.as_bytes()).map(BodyEnd::Length),
             (1, None) if self.chunked => Ok(BodyEnd::Chunked),
             _ => Err(BadHead::Length),
         }
@@ -197,21 +223,6 @@ fn kept_for(value: &[u8]) -> Option<Duration> {
         name.trim().eq_ignore_ascii_case("timeout").then(|| Duration::from_secs(seconds.into()))
     };
     std::str::from_utf8(value).ok()?.split(',').find_map(seconds)
-}
-
-type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
-
-fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
-    if headers.capacity() == 0 {
-        *headers = spare_headers::take();
-    }
-    // The headers of the limits are added later.
-    headers.reserve(passing.len() + 4);
-    for (name, place) in passing.drain(..) {
-        let value = HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?;
-        headers.append(name, value);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -324,6 +335,20 @@ mod tests {
         let names: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
         assert_eq!(&bytes[..], b"ok");
+    }
+
+    #[test]
+    fn a_head_may_come_in_pieces() {
+        let text = "HTTP/1.1 200 OK\r\nx-a: 1\r\nset-cookie: a\r\nset-cookie: b\r\ncontent-length: 0\r\n\r\n";
+        for cut in 0..text.len() {
+            let (mut bytes, mut headers) = (BytesMut::from(&text[..cut]), HeaderMap::new());
+            let mut parse =
+                |bytes: &mut _| parse(bytes, &Method::GET, false, &mut Interim::new(None), &mut headers).unwrap();
+            assert!(parse(&mut bytes).is_none(), "{cut}");
+            bytes.extend_from_slice(&text.as_bytes()[cut..]);
+            assert!(parse(&mut bytes).is_some(), "{cut}");
+            assert_eq!((headers.len(), bytes.len()), (4, 0), "{cut}");
+        }
     }
 
     #[test]
