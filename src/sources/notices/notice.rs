@@ -9,7 +9,6 @@ use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::hex;
 use crate::base::share::WHOLE;
@@ -35,9 +34,9 @@ pub(super) struct Notice {
     quota: u64,
     reset: String,
     gateway: &'static str,
-    /// The moment of `reset`.
+    /// Of the rate.
     #[serde(skip)]
-    pub(super) until: Time,
+    pub(super) window: Duration,
     /// Of its receiver, limit, rate, key, share and window.
     #[serde(skip)]
     pub(super) id: Fingerprint,
@@ -60,14 +59,14 @@ impl Notice {
     ) -> Option<Self> {
         let rate = limit.rates().get(reached.rate)?;
         let Reached { used, capacity: quota, until, window, .. } = *reached;
-        let rate = rate.to_string();
+        let (rate, length) = (rate.to_string(), rate.window());
         let named = format!("{} {rate} {share} {window}", limit.name());
         // XOR keeps the parts apart only because each is a hash of another text.
         let id = Fingerprint::of(named.as_bytes()).with(key).with(receiver);
         let (limit, share) = (limit.name().to_owned(), f64::from(share) / f64::from(WHOLE));
         let (reset, gateway) = (until.rfc3339(), gateway());
         let (since, is_claimed) = (Instant::now(), AtomicBool::new(false));
-        Some(Self { limit, rate, key: text, share, used, quota, reset, gateway, until, id, since, is_claimed })
+        Some(Self { limit, rate, key: text, share, used, quota, reset, gateway, window: length, id, since, is_claimed })
     }
 
     pub(super) fn is_claimed(&self) -> bool {
@@ -106,6 +105,7 @@ fn gateway() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::Time;
 
     fn notice(share: u32, window: u64, key: &[u8], receiver: &[u8]) -> Notice {
         let limit = Limit::new("l", &["10/d".parse().unwrap()]);
