@@ -189,8 +189,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_queue_is_bounded_and_what_fails_goes_to_its_end() {
-        let text = b"[server]\nlisten = [\"127.0.0.1:0\"]\n[[notices]]\nurl = \"http://localhost/\"\n";
-        let config = config::parse(text, "test", Path::new("")).unwrap();
+        let text = "[[notices]]\nurl = \"http://localhost/\"\n[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+        let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
         let shared = Arc::<Shared>::default();
         let receiver = Receiver::new(Fingerprint::of(b"r"), &config.notices[0], shared.clone());
         let lost = || (shared.counts.full.get(), shared.counts.ended.get());
