@@ -229,7 +229,7 @@ impl<'a> Deciding<'a, '_> {
             };
         }
         let last = &mut connection.refusal_cache.borrow_mut();
-        let answer = refuse(limits, decision, state, attributes, now, last, || connection.worker.random.bits());
+        let answer = refuse(limits, decision, state, attributes, now, last);
         Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }
