@@ -17,7 +17,7 @@ use crate::admin::describe::shown_value;
 use crate::base::clock;
 use crate::config::{self, Config};
 use crate::proxy::respond;
-use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
+use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
 use crate::request::decide::{self, PlacedLimits, RouteLimit, Stage, StageRange};
 use crate::request::identify::body::{BodyInspector, InspectedBody};
@@ -111,7 +111,8 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
         attributes.body = Some(&inspected);
     }
     let places: Vec<_> = asked.iter().map(|(place, _)| *place).collect();
-    let asked_limits = &served.limits.of_elements(asked);
+    let asked = asked.into_iter().map(|(place, limit)| (&served.limits, place, limit));
+    let asked_limits = &RouteLimits::joined(asked);
     if let (Some(shedding), None) = (&served.shedding, problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
