@@ -19,8 +19,6 @@ pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("x-gateway-sign
 
 /// How long a notice is tried.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// The longest name of a machine, in bytes.
-const LONGEST_NAME: usize = 255;
 
 /// What is sent, in the order of the documentation, and what it takes to send it.
 #[derive(Debug, Serialize)]
@@ -96,10 +94,7 @@ pub(super) fn signature(secret: &SecretText, body: &[u8]) -> Option<HeaderValue>
 /// The name of this machine.
 fn gateway() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        name.chars().take(LONGEST_NAME).collect()
-    })
+    NAME.get_or_init(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
