@@ -126,10 +126,9 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     };
     line(&mut text, heading);
     let share = config.store.share();
-    let of_config: Vec<_> = config.limits_of(&config.routes[index]).collect();
     let limits = asked_limits.iter().zip(places).zip(&asked);
     for ((route_limit, place), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
-        let limit = of_config[place];
+        let Some(limit) = config.limits_of(&config.routes[index]).nth(place) else { continue };
         let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
         line(&mut text, &format!("  {}{pool}", limit.name));
         DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys: *show_keys }

@@ -118,7 +118,7 @@ impl RouteLimits {
     /// Limits that are asked as if they were those of one route. Each is told to clients as the one at a place among others.
     pub fn joined<'a>(asked: impl Iterator<Item = (&'a Self, usize, RouteLimit)>) -> Self {
         let (told, limits): (Vec<_>, _) = asked.map(|(of, place, limit)| ((&*of.headers, place), limit)).unzip();
-        Self::new(limits, RateLimitHeaders::joined(told.into_iter()))
+        Self::new(limits, RateLimitHeaders::joined(told))
     }
 }
 

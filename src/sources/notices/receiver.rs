@@ -207,8 +207,8 @@ mod tests {
         let second = receiver.first().await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         receiver.finish(&second, Some(false));
-        let last = receiver.queue.borrow().waiting.back().cloned().unwrap();
-        assert!(receiver.waiting() == MOST - 1 && Arc::ptr_eq(&last, &first));
+        let moved = receiver.queue.borrow().waiting.back().cloned().unwrap();
+        assert!(receiver.waiting() == MOST - 1 && Arc::ptr_eq(&moved, &first));
         receiver.end("of the test");
         receiver.add(notice(0));
         assert_eq!((lost(), receiver.waiting()), ((1, MOST as u64), 0));
