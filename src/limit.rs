@@ -102,8 +102,8 @@ pub struct Limit {
     shape: Fingerprint,
     id: Fingerprint,
     terms: Fingerprint,
-    /// From which share on it is watched, in millionths; more than the whole if nobody watches it.
-    watched: u32,
+    /// From which share on it is watched, in millionths; `None` if nobody watches it.
+    watched: Option<u32>,
 }
 
 /// What one limit decides about one request.
@@ -144,7 +144,7 @@ impl Limit {
         let id = Fingerprint::of(name.as_bytes()).with(shape);
         let terms = rates.iter().map(ToString::to_string).collect::<Vec<_>>();
         let terms = id.with(Fingerprint::of(terms.join(", ").as_bytes()));
-        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms, watched: u32::MAX }
+        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms, watched: None }
     }
 
     /// Its name in the configuration.

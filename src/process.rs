@@ -30,7 +30,7 @@ use crate::base::clock::{self, Time};
 use crate::base::key_mask::KeyMask;
 use crate::base::metrics::PerWorker;
 use crate::base::threads::local_runtime;
-use crate::config::{self, Config, ReloadError};
+use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
@@ -165,7 +165,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     // Clients that connect meanwhile wait. Without the keys, their tokens would be refused.
     jwks::fetch_first(&gateway.key_sources)?;
     counters_file::restore(&config.store, &gateway, &shared);
-    start_sources(&shared, &gateway, &config.store);
+    start_sources(&shared, &gateway);
     acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
@@ -240,9 +240,9 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
 }
 
 /// Starts what talks to other servers. What is remembered about notices must be restored before.
-fn start_sources(shared: &SharedState, gateway: &Snapshot, store: &config::Store) {
+fn start_sources(shared: &SharedState, gateway: &Snapshot) {
     shared.apply_sources(gateway);
-    shared.notices().apply(&gateway.notices, &gateway.store, store);
+    shared.notices().apply(&gateway.notices, &gateway.store);
 }
 
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.

@@ -10,20 +10,18 @@ use http_body::Frame;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted;
 
-pub trait BodyGate {
-    /// Ready when so many more bytes may pass, or never will. An asker that got `Pending` asks again for the same bytes.
-    fn poll_pass(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<Result<(), Exhausted>>;
-}
+/// Ready when so many more bytes may pass, or never will. An asker that got `Pending` asks again for the same bytes.
+type PollPass = dyn FnMut(&mut Context<'_>, usize) -> Poll<Result<(), Exhausted>>;
 
 pub struct Gated {
-    gate: Box<dyn BodyGate>,
+    pass: Box<PollPass>,
     /// The piece that waits.
     held: Option<Frame<Bytes>>,
 }
 
 impl Gated {
-    pub fn new(gate: impl BodyGate + 'static) -> Self {
-        Self { gate: Box::new(gate), held: None }
+    pub fn new(pass: Box<PollPass>) -> Self {
+        Self { pass, held: None }
     }
 
     /// The next frame of the body that `next` polls, once it may pass.
@@ -40,7 +38,7 @@ impl Gated {
             },
         };
         let bytes = frame.data_ref().map_or(0, Bytes::len);
-        match self.gate.poll_pass(cx, bytes) {
+        match (self.pass)(cx, bytes) {
             Poll::Ready(passes) => Poll::Ready(Some(passes.map(|()| frame).map_err(E::from))),
             Poll::Pending => {
                 self.held = Some(frame);

@@ -1,8 +1,8 @@
 //! Random numbers that need not be secret, without a system call for each: every worker has its own generator, seeded by the
 //! system.
 //!
-//! Identifiers and the jitter of Retry-After come from here. Any other choice, such as a server or a pause, may repeat without
-//! harm, so it uses `fastrand`'s own generator. Secrets use the system's numbers.
+//! Identifiers come from here. Any other choice, such as a server or a pause, may repeat without harm, so it uses `fastrand`'s
+//! own generator. Secrets use the system's numbers.
 
 use std::cell::RefCell;
 use std::io;

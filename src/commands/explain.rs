@@ -17,7 +17,7 @@ use crate::admin::describe::{self, shown_value};
 use crate::base::clock;
 use crate::config::Config;
 use crate::proxy::respond;
-use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
+use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
 use crate::request::decide::{self, PlacedLimits, RouteLimit, Stage, StageRange};
 use crate::request::identify::body::{BodyInspector, InspectedBody};
@@ -111,7 +111,8 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
         attributes.body = Some(&inspected);
     }
     let places: Vec<_> = asked.iter().map(|(place, _)| *place).collect();
-    let asked_limits = &served.limits.of_elements(asked);
+    let asked = asked.into_iter().map(|(place, limit)| (&served.limits, place, limit));
+    let asked_limits = &RouteLimits::joined(asked);
     if let (Some(shedding), None) = (&served.shedding, problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
@@ -125,10 +126,9 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     };
     line(&mut text, heading);
     let share = config.store.share();
-    let of_config: Vec<_> = config.limits_of(&config.routes[index]).collect();
     let limits = asked_limits.iter().zip(places).zip(&asked);
     for ((route_limit, place), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
-        let limit = of_config[place];
+        let Some(limit) = config.limits_of(&config.routes[index]).nth(place) else { continue };
         let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
         line(&mut text, &format!("  {}{pool}", limit.name));
         DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys: *show_keys }

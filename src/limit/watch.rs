@@ -32,17 +32,17 @@ impl Limit {
     /// The same limit, watched from a share on, in millionths; `None` if nobody watches it.
     #[must_use]
     pub fn watched_from(self, share: Option<u32>) -> Self {
-        Self { watched: share.unwrap_or(u32::MAX), ..self }
+        Self { watched: share, ..self }
     }
 
     /// From which share on, in millionths, the limit is watched; `None` if nobody watches it.
     pub fn watched(&self) -> Option<u32> {
-        self.is_watched().then_some(self.watched)
+        self.watched
     }
 
     /// Whether anybody watches the limit.
     pub fn is_watched(&self) -> bool {
-        self.watched <= WHOLE
+        self.watched.is_some()
     }
 
     /// The rates that have reached the share from which the limit is watched. `refused` is what a request needed that was
@@ -66,7 +66,7 @@ impl Limit {
             };
             Reached { rate: index, used, capacity, share, until, window }
         };
-        rates.map(reached).filter(|reached| reached.share >= self.watched)
+        rates.map(reached).filter(|reached| self.watched.is_some_and(|share| reached.share >= share))
     }
 }
 

@@ -128,7 +128,7 @@ impl InForce {
         self.view.shared.gateways().keep_only(config.store.share());
         let (store, receivers) = (snapshot.store.clone(), snapshot.notices.clone());
         let before = self.replace(snapshot);
-        self.view.shared.notices().apply(&receivers, &store, &config.store);
+        self.view.shared.notices().apply(&receivers, &store);
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
         if has_other_store {
             self.stores.open(&store);

@@ -137,9 +137,10 @@ impl Control {
             let _ = timeout(OVER_LIMIT, workers.all_served()).await;
         }
         let write = async {
+            // The store remembers which of them were sent.
+            view.shared.notices().finish(NOTICES_LIMIT).await;
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
-            view.shared.notices().finish(NOTICES_LIMIT).await;
             counters_file::save(&config.store, &view.snapshot.load_full(), &view.shared).await;
             view.shared.exporters().finish(EXPORT_LIMIT).await;
         };

@@ -8,12 +8,12 @@ use std::cell::RefCell;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 
 use http_body::{Body, SizeHint};
 use smallvec::SmallVec;
 
-use crate::base::body_gate::{BodyGate, Exhausted};
+use crate::base::body_gate::{Exhausted, Gated};
 use crate::config::{ByteCost, Cost, OnExhausted, Role};
 use crate::request::decide::{
     Beyond, Decision, DecisionState, Growth, LimitMetrics, Needed, OpenReservation, PendingReservation, RouteLimit,
@@ -33,14 +33,13 @@ pub(super) enum Direction {
 pub struct ByteMeter(Rc<RefCell<Meter>>);
 
 struct Meter {
-    growth: Growth,
+    /// By direction, because each waits for answers of its own.
+    growth: [Growth; 2],
     limits: Vec<ByteLimit>,
     /// The bytes that have passed, by direction.
     passed: [u64; 2],
     /// How many may pass, or will as the head says, by direction.
     expected: [u64; 2],
-    /// By direction: whom to wake when the other one has taken the answer of the store for which both wait.
-    waiting: [Option<Waker>; 2],
     /// The refusal that has cut a body.
     refused: Option<Reply>,
 }
@@ -89,28 +88,19 @@ impl Meter {
         self.expected[at] = self.expected[at].max(passed);
         let needed = |limit: &ByteLimit| Needed { total: limit.cost(self.expected), step: limit.step };
         let limits = self.limits.iter_mut().map(|limit| (needed(limit), &mut limit.open));
-        let Poll::Ready(polled) = self.growth.poll(cx, limits) else {
-            self.waiting[at] = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        self.wake_other(direction);
-        if let Err(refused) = polled {
+        let growth = &mut self.growth[at];
+        if let Err(refused) = ready!(growth.poll(cx, limits)) {
             let over = self.limits.iter().filter(|limit| limit.is_over(&refused));
-            over.for_each(|limit| self.growth.counters(&limit.metrics).bytes.cut.one());
+            over.for_each(|limit| growth.counters(&limit.metrics).bytes.cut.one());
             self.refused = Some(refused);
             return Poll::Ready(Err(Exhausted));
         }
         self.passed[at] = passed;
         for limit in &mut self.limits {
             let cost = limit.cost(self.passed);
-            self.growth.settle_spent(&mut limit.open, cost);
+            growth.settle_spent(&mut limit.open, cost);
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn wake_other(&mut self, direction: Direction) {
-        self.waiting[direction as usize] = None;
-        self.waiting.iter_mut().filter_map(Option::take).for_each(Waker::wake);
     }
 
     /// Asks for a response before its head is sent. Limits that only report refuse nothing.
@@ -121,7 +111,7 @@ impl Meter {
             let more = limit.missing(self.expected).max(step);
             limit.open.first().filter(|_| more > 0).map(|first| first.ask_for(more, limit.role))
         });
-        self.growth.decide(&asks.collect::<Asks<'_>>())
+        self.growth[Direction::Response as usize].decide(&asks.collect::<Asks<'_>>())
     }
 
     fn conclude(&mut self, limits: &[RouteLimit], mut reply: Reply, state: &mut DecisionState<'_>) -> Decision {
@@ -136,7 +126,7 @@ impl Meter {
         let is_reported = |limit: &mut ByteLimit| limit.role == Role::Reports && limit.is_over(&reply);
         for mut limit in self.limits.extract_if(.., is_reported) {
             let cost = limit.cost([self.expected[Direction::Request as usize], 0]);
-            self.growth.settle(&mut limit.open, cost);
+            self.growth[0].settle(&mut limit.open, cost);
         }
         if decision != Decision::Admitted {
             self.settle();
@@ -146,16 +136,17 @@ impl Meter {
 
     /// Settles everything at what has passed.
     fn settle(&mut self) {
-        self.growth.stop();
+        self.growth.iter_mut().for_each(Growth::stop);
+        let [growth, _] = &self.growth;
         let [request, response] = self.passed;
         for limit in &mut self.limits {
             if limit.open.place().is_some() {
-                let bytes = &self.growth.counters(&limit.metrics).bytes;
+                let bytes = &growth.counters(&limit.metrics).bytes;
                 bytes.requests.add(limit.cost([request, 0]));
                 bytes.responses.add(limit.cost([0, response]));
             }
             let cost = limit.cost([request, response]);
-            self.growth.settle(&mut limit.open, cost);
+            growth.settle(&mut limit.open, cost);
         }
     }
 }
@@ -170,18 +161,27 @@ impl ByteMeter {
     ) -> Self {
         let opened = state.reservations.open_bytes().into_iter();
         let limits = opened.filter_map(|opened| ByteLimit::new(limits, opened)).collect();
-        let growth = Growth::new(store.clone(), state.reservations.worker());
+        let growth = [(), ()].map(|()| Growth::new(store.clone(), state.reservations.worker()));
         // The decision has reserved the length that the head states.
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
-        let (passed, waiting, refused) = Default::default();
         let expected = [length.unwrap_or(0), 0];
-        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, passed, expected, waiting, refused })));
+        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, passed: [0; 2], expected, refused: None })));
         *body = body.take().map(|body| body.through(meter.gate(Direction::Request)));
         meter
     }
 
-    pub(super) fn gate(&self, direction: Direction) -> impl BodyGate + use<> {
-        Gate(self.clone(), direction)
+    pub(super) fn gate(&self, direction: Direction) -> Gated {
+        let meter = self.clone();
+        Gated::new(Box::new(move |cx, bytes| meter.poll_pass(cx, direction, bytes)))
+    }
+
+    pub(super) fn poll_pass(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Direction,
+        bytes: usize,
+    ) -> Poll<Result<(), Exhausted>> {
+        self.0.borrow_mut().poll_pass(cx, direction, bytes)
     }
 
     /// Decides before its head is sent about a response whose body has this size, or about an answer of the gateway because a
@@ -209,22 +209,5 @@ impl ByteMeter {
 
     pub fn settle(&self) {
         self.0.borrow_mut().settle();
-    }
-}
-
-struct Gate(ByteMeter, Direction);
-
-impl Drop for Gate {
-    /// The other direction may have to wait for an answer of the store that this one was to take.
-    fn drop(&mut self) {
-        if let Ok(mut meter) = self.0.0.try_borrow_mut() {
-            meter.wake_other(self.1);
-        }
-    }
-}
-
-impl BodyGate for Gate {
-    fn poll_pass(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<Result<(), Exhausted>> {
-        self.0.0.borrow_mut().poll_pass(cx, self.1, bytes)
     }
 }

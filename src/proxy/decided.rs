@@ -227,7 +227,7 @@ pub(super) async fn without_room(
     let decision = meter.decide(limits, size, state).await;
     let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
-        Decision::Rejected => told.reject(&state.outcomes, clock::now(), last, || connection.worker.random.bits()),
+        Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),
         Decision::Silenced(place) => told.silence(place),
         Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown(),
         _ => return None,
@@ -237,7 +237,7 @@ pub(super) async fn without_room(
     Some((outcome_of(decision, limits), answer))
 }
 
-/// The response to a request that its limits do not admit. `now` is when they were asked. `random` gives any number.
+/// The response to a request that its limits do not admit. `now` is when they were asked.
 pub fn refuse(
     limits: &RouteLimits,
     decision: Decision,
@@ -245,11 +245,10 @@ pub fn refuse(
     attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
-    random: impl FnOnce() -> u64,
 ) -> LocalResponse {
     let (told, now) = (&limits.headers, state.now(now));
     let answer = match decision {
-        Decision::Rejected => told.reject(&state.outcomes, now, last, random),
+        Decision::Rejected => told.reject(&state.outcomes, now, last),
         Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
             let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
@@ -258,7 +257,7 @@ pub fn refuse(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last, random),
+        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     };

@@ -109,7 +109,8 @@ impl<'a> Deciding<'a, '_> {
             match read {
                 Ok(mut inspected) => {
                     if let Some(asked) = inspected.limits.take() {
-                        limits = of_elements.get_or_init(|| self.limits.of_elements(asked));
+                        let joined = asked.into_iter().map(|(place, limit)| (self.limits, place, limit));
+                        limits = of_elements.get_or_init(|| RouteLimits::joined(joined));
                     }
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;
@@ -229,7 +230,7 @@ impl<'a> Deciding<'a, '_> {
             };
         }
         let last = &mut connection.refusal_cache.borrow_mut();
-        let answer = refuse(limits, decision, state, attributes, now, last, || connection.worker.random.bits());
+        let answer = refuse(limits, decision, state, attributes, now, last);
         Decided::Answered(outcome, answer, refusing(decision, state))
     }
 }

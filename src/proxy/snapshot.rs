@@ -19,9 +19,7 @@ use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{
-    BanRule, PlacedLimits, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
-};
+use crate::request::decide::{BanRule, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
 use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::body::BodyInspector;
@@ -117,11 +115,10 @@ impl RouteLimits {
         Self { has_quotas: limits.iter().any(|limit| limit.quotas.is_some()), limits, headers: Arc::new(headers) }
     }
 
-    /// The limits for the documents of a body, each with its place among these.
-    #[must_use]
-    pub fn of_elements(&self, asked: PlacedLimits) -> Self {
-        let headers = RateLimitHeaders::joined(asked.iter().map(|(place, _)| (&*self.headers, *place)));
-        Self::new(asked.into_iter().map(|(_, limit)| limit).collect(), headers)
+    /// Limits that are asked as if they were those of one route. Each is told to clients as the one at a place among others.
+    pub fn joined<'a>(asked: impl Iterator<Item = (&'a Self, usize, RouteLimit)>) -> Self {
+        let (told, limits): (Vec<_>, _) = asked.map(|(of, place, limit)| ((&*of.headers, place), limit)).unzip();
+        Self::new(limits, RateLimitHeaders::joined(told))
     }
 }
 

@@ -198,7 +198,7 @@ impl RequestRecord {
     }
 
     pub fn count_bytes(&mut self, meter: ByteMeter) {
-        let gate = Gated::new(meter.gate(Direction::Response));
+        let gate = meter.gate(Direction::Response);
         self.until_end().bytes = Some((meter, gate));
     }
 

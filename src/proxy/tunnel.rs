@@ -12,7 +12,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header};
 
-use crate::base::body_gate::BodyGate;
 use crate::base::reason::Reason;
 use crate::proxy::byte_meter::Direction;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
@@ -55,10 +54,9 @@ pub(super) fn begin(
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {
     // The rest of `upstream` counts the request as in flight until the tunnel has ended.
     let UpstreamTunnel { peer, stream, .. } = upstream;
-    let mut gates =
-        record.byte_meter().map(|meter| [Direction::Request, Direction::Response].map(|way| meter.gate(way)));
-    let pass = |cx: &mut Context<'_>, direction: Direction, bytes| match &mut gates {
-        Some(gates) => gates[direction as usize].poll_pass(cx, bytes),
+    let meter = record.byte_meter().cloned();
+    let pass = |cx: &mut Context<'_>, direction: Direction, bytes| match &meter {
+        Some(meter) => meter.poll_pass(cx, direction, bytes),
         None => Poll::Ready(Ok(())),
     };
     match copy(client, stream, waits, pass, |bytes| record.sent(bytes)).await {

@@ -14,7 +14,6 @@ use hashlink::LruCache;
 use smallvec::SmallVec;
 
 use crate::config::AccessLog;
-use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::snapshot::{RouteLimits, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 use crate::request::descriptors::messages::RateLimitOverride;
@@ -105,12 +104,11 @@ impl WorkerSnapshot {
         if let Some(joined) = combinations.get(combination) {
             return joined.clone();
         }
-        let asked = || combination.iter().filter_map(|asked| Some((&self.rule(asked.rule)?.limits, *asked)));
-        let headers = RateLimitHeaders::joined(asked().map(|(limits, asked)| (&*limits.headers, asked.at)));
-        let limits = asked().enumerate().map(|(place, (limits, AskedLimit { at, only_tells, sent, .. }))| {
-            limits[at].of_descriptor(place, only_tells, sent)
+        let asked = combination.iter().filter_map(|asked| Some((&self.rule(asked.rule)?.limits, *asked)));
+        let joined = asked.enumerate().map(|(place, (limits, AskedLimit { at, only_tells, sent, .. }))| {
+            (limits, at, limits[at].of_descriptor(place, only_tells, sent))
         });
-        let joined = Rc::new(RouteLimits::new(limits.collect(), headers));
+        let joined = Rc::new(RouteLimits::joined(joined));
         combinations.insert(combination.clone(), joined.clone());
         joined
     }

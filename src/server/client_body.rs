@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::http1::MessageBody;
 use super::http2::StreamBody;
-use crate::base::body_gate::{BodyGate, Exhausted, Gated};
+use crate::base::body_gate::{Exhausted, Gated};
 
 #[derive(Debug)]
 pub struct ClientBody(Source);
@@ -58,8 +58,8 @@ impl ClientBody {
 
     /// The same body, each piece of which waits until the gate lets it pass.
     #[must_use]
-    pub fn through(self, gate: impl BodyGate + 'static) -> Self {
-        Self(Source::Gated(Box::new((self, Gated::new(gate)))))
+    pub fn through(self, gate: Gated) -> Self {
+        Self(Source::Gated(Box::new((self, gate))))
     }
 }
 

@@ -6,11 +6,10 @@
 
 mod filter;
 mod notice;
-mod queue;
 mod claims;
 mod receiver;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -24,7 +23,6 @@ use crate::config::{self, Config, NoticeReceiver};
 use crate::limit::{Limit, Reached};
 use crate::store::{Store, Watch};
 
-use claims::Claims;
 use filter::Filter;
 use notice::Notice;
 use receiver::Receiver;
@@ -41,11 +39,11 @@ pub struct Notices {
 /// What all receivers share.
 #[derive(Default)]
 struct Shared {
-    filter: OnceLock<Filter>,
+    filter: LazyLock<Filter>,
     /// `None` before the start.
     mask: OnceLock<Arc<KeyMask>>,
     /// `None` before the start.
-    claims: ArcSwapOption<Claims>,
+    store: ArcSwapOption<Store>,
     counts: NoticeCounts,
 }
 
@@ -101,10 +99,8 @@ impl Notices {
     }
 
     /// Puts these receivers in force. Notices for others are dropped. Those that were sent are remembered in `store`.
-    pub fn apply(&self, receivers: &Receivers, store: &Arc<Store>, config: &config::Store) {
-        if self.shared.claims.load().as_ref().is_none_or(|claims| !claims.is_of(store)) {
-            self.shared.claims.store(Some(Arc::new(Claims::new(store, config))));
-        }
+    pub fn apply(&self, receivers: &Receivers, store: &Arc<Store>) {
+        self.shared.store.store(Some(store.clone()));
         receivers.0.iter().for_each(|(receiver, terms)| receiver.set_terms(terms));
         let all = receivers.0.iter().map(|(receiver, _)| receiver.clone()).collect();
         for removed in self.in_force.replace(all) {
@@ -112,21 +108,15 @@ impl Notices {
         }
     }
 
-    /// Sends the waiting notices at the end of the process, for at most `limit`, except to receivers that take none. What is
-    /// left is forgotten, so that it is sent after a restart if it happens again.
+    /// Sends the waiting notices at the end of the process, for at most `limit`, except to receivers that take none. The rest is
+    /// dropped.
     pub async fn finish(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         for receiver in self.in_force.all() {
-            // If the time is over, the rest is dropped.
             let _ = timeout_at(deadline, receiver.drained()).await;
         }
-        let claims = self.shared.claims.load_full();
         for receiver in self.in_force.replace(Vec::new()) {
-            let left = receiver.end("the gateway ends");
-            if let Some(claims) = &claims {
-                let claimed = left.iter().map(|notice| &**notice).filter(|notice| notice.is_claimed());
-                let _ = timeout_at(deadline, claims.give_back(claimed)).await;
-            }
+            receiver.end("the gateway ends");
         }
     }
 
@@ -146,10 +136,10 @@ impl LimitNotices {
     pub fn tell(&self, key: Fingerprint, text: impl Fn() -> String, limit: &Limit, reached: &Reached) {
         // Only a gateway that runs sends notices, no simulation.
         let Some(mask) = self.shared.mask.get() else { return };
-        let filter = self.shared.filter.get_or_init(Filter::default);
         for (receiver, terms) in &self.receivers.0 {
             for share in terms.at.iter().filter(|share| **share <= reached.share) {
-                if !filter.is_new(&(receiver.number, limit.terms(), reached.rate, reached.window, *share, key)) {
+                let notice = (receiver.name, limit.terms(), reached.rate, reached.window, *share, key);
+                if !self.shared.filter.is_new(&notice) {
                     continue;
                 }
                 let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };

@@ -65,8 +65,8 @@ impl Reserved {
         self.place
     }
 
-    pub fn is_watched(&self) -> bool {
-        self.requested.is_watched()
+    pub fn key(&self) -> Fingerprint {
+        self.ticket.key
     }
 
     pub fn watch(&self) -> &Watch {

@@ -25,7 +25,7 @@ use usage_asking::{Asking, UsageAsking};
 
 pub use api::Api;
 pub use found::MAX_ELEMENTS;
-pub use inspected::{Elements, Form, Inspected, Patch, PointedTo};
+pub use inspected::{Form, Inspected, Patch, PointedTo};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
@@ -91,8 +91,7 @@ impl<'a> Inspection<'a> {
         match form {
             Form::Other => {
                 // A lenient server may still read the items of a broken array.
-                let count = said.found.count();
-                let elements = said.follower.is_divided().then(|| Elements { each: Vec::new(), count });
+                let elements = said.elements();
                 Inspected { form, elements, ..Said::new(said.pointers, said.api).text_only(length) }
             }
             _ if is_begun => Inspected { form, usage_patches: None, ..said.text_only(length) },
@@ -150,24 +149,24 @@ impl<'a> Said<'a> {
         }
     }
 
+    /// How many documents have begun, if the body is an array of them.
+    fn elements(&self) -> Option<usize> {
+        self.follower.is_divided().then_some(self.found.count)
+    }
+
     fn result(self, form: Form) -> Inspected {
         let Self { pointers, words, streams, is_background, .. } = self;
-        let is_divided = self.follower.is_divided();
-        let found = match is_divided {
-            true => vec![PointedTo::Missing; pointers.keys().len()],
-            false => self.found.keys(pointers),
-        };
-        let is_repeated = |(_, place): &(&Pointer, usize)| !is_divided && self.found.is_repeated(pointers, *place);
+        let elements = self.elements();
+        let is_repeated =
+            |(_, place): &(&Pointer, usize)| elements.is_none() && self.found.is_repeated(pointers, *place);
         let repeated = pointers.known().find(is_repeated);
-        let (each, count) = self.found.elements(pointers);
-        let elements = is_divided.then_some(Elements { each, count });
         let answers = match self.api {
             Api::Embeddings => 0,
             _ => self.output.answers.saturating_mul(self.prompts.most),
         };
         Inspected {
             form,
-            found,
+            documents: self.found.documents(pointers),
             elements,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), words, parts: self.parts.count },
             output: AskedOutput { answers, ..self.output },

@@ -58,7 +58,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(limits, decision, &mut state, attributes, now, last, || 0))
+            Some(proxy::refuse(limits, decision, &mut state, attributes, now, last))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),

@@ -94,14 +94,12 @@ impl<'c> Replay<'c> {
     /// Asks the limits that count bytes for the response, whose length is taken to be known. Returns whether there is room.
     fn charge_bytes(&self, limits: &[RouteLimit], state: &mut DecisionState<'_>, record: &Record) -> bool {
         let opened = state.reservations.open_bytes();
-        let ask = |opened: &'_ PendingReservation<'_>| {
-            let more =
-                opened.costs.iter().map(|(_, cost, _)| response_bytes(cost, record)).max().filter(|more| *more > 0)?;
-            Some((more, limits.get(opened.reserved.place())?.on_limit.role()))
-        };
-        let asks =
-            opened.iter().filter_map(|opened| ask(opened).map(|(more, role)| opened.reserved.ask_for(more, role)));
-        let asks: Asks<'_> = asks.collect();
+        let mut asks = Asks::new();
+        for PendingReservation { costs, reserved, .. } in &opened {
+            let more = costs.iter().map(|(_, cost, _)| response_bytes(cost, record)).max().unwrap_or(0);
+            let limit = limits.get(reserved.place()).filter(|_| more > 0);
+            asks.extend(limit.map(|limit| reserved.ask_for(more, limit.on_limit.role())));
+        }
         let Answer::Now(mut reply) = self.gateway.store.decide(&asks, record.time, 0) else { return true };
         let reserved = std::mem::take(&mut reply.reserved);
         let decision = state.conclude_later(limits, &reply, |_| record.bytes.unwrap_or(0));

@@ -56,7 +56,11 @@ fn read_limit<'a>(
     few(&section, own, gateways);
     let Reaction { on_limit, status, body, content_type } = on_limit::reaction(&section);
     let ban = on_limit::ban(&section, on_limit);
-    let retry_jitter = jitter(&section, own, ban.is_some());
+    let retry_jitter = section.given(&limit::retry_jitter).unwrap_or_default();
+    if own.is_empty() && ban.is_none() {
+        let help = "remove it, or add `rates`: when a request in flight ends cannot be predicted";
+        section.warn(&[limit::retry_jitter.name], "has no effect without `rates`", help);
+    }
     let slow = on_limit::slow(&section, on_limit, !own.is_empty());
     overflow.pool = section.field(&limit::overflow).filter(|field| field.text().is_some());
     overflow.on_limit = section.key_span(limit::on_limit.name);
@@ -123,20 +127,6 @@ fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
         return Some(1);
     }
     section.read(&limit::share).then(|| store.fixed_gateways())
-}
-
-/// In percent. Warns if the jitter makes no wait longer, unless there are bans, which may last long.
-fn jitter(section: &Section<'_>, rates: &[Rate], has_bans: bool) -> u64 {
-    let percent = section.given(&limit::retry_jitter).unwrap_or_default();
-    let is_below_a_second = |rate: &Rate| u128::from(percent) * rate.window().as_micros() < 100_000_000;
-    if rates.is_empty() && !has_bans {
-        let help = "remove it, or add `rates`: when a request in flight ends cannot be predicted";
-        section.warn(&[limit::retry_jitter.name], "has no effect without `rates`", help);
-    } else if percent > 0 && !has_bans && rates.iter().all(is_below_a_second) {
-        let help = "Retry-After has whole seconds: choose a larger share, or remove it";
-        section.warn(&[limit::retry_jitter.name], "is less than a second of the longest window", help);
-    }
-    percent
 }
 
 /// Warns of a quota smaller than the number of gateways: each admits at least one request.

@@ -125,13 +125,11 @@ impl RateLimitHeaders {
         }
     }
 
-    /// `random` gives any number, from which the jitter of Retry-After comes.
     pub fn reject(
         self: &Arc<Self>,
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
-        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if !cache.has(self, outcomes, now) {
             cache.0 = self.refusal(outcomes, now).map(Box::new);
@@ -143,19 +141,19 @@ impl RateLimitHeaders {
         if self.spreads_retries
             && let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?)))
         {
-            self.spread(response.headers_mut(), place, until, now, random);
+            self.spread(response.headers_mut(), place, until, now);
         }
         response
     }
 
     /// Adds the jitter of the limit at `place` to Retry-After, if that is there. The cached response has the exact time,
     /// because a proxy sends the requests of many clients on one connection.
-    fn spread(&self, headers: &mut HeaderMap, place: usize, until: Time, now: Time, random: impl FnOnce() -> u64) {
+    fn spread(&self, headers: &mut HeaderMap, place: usize, until: Time, now: Time) {
         let percent = self.limits.get(place).map_or(0, |limit_headers| limit_headers.retry_jitter);
         if percent == 0 || !headers.contains_key(RETRY_AFTER) {
             return;
         }
-        let later = later(now, until, percent, random());
+        let later = later(now, until, percent, fastrand::u64(..));
         headers.insert(RETRY_AFTER, digits(seconds(now, later)));
         if headers.contains_key(RETRY_AFTER_MS) {
             headers.insert(RETRY_AFTER_MS, digits(millis(now, later)));
@@ -170,15 +168,14 @@ impl RateLimitHeaders {
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
-        random: impl FnOnce() -> u64,
     ) -> LocalResponse {
         if outcomes.iter().any(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. })) {
-            return self.reject(outcomes, now, cache, random);
+            return self.reject(outcomes, now, cache);
         }
         let (status, mut response) = self.ban(place);
         if status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(RETRY_AFTER, digits(seconds(now, until)));
-            self.spread(response.headers_mut(), place, until, now, random);
+            self.spread(response.headers_mut(), place, until, now);
         }
         response
     }
@@ -573,7 +570,7 @@ mod tests {
             let limits = &of_provider(style)[unit..];
             let (told, compiled) = (rate_limit_headers(limits), compiled(limits));
             let refusing = outcomes(&compiled, &[verdict(false, 0, 2, 12_000_001)]);
-            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
+            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default());
             let others = [told.too_costly(0, "7", 5), told.blocked(0), told.keyless(0), told.unknown()];
             let wait = [RETRY_AFTER, RETRY_AFTER_MS].map(|name| rejected.headers().get(name).cloned());
             let errors = [rejected].into_iter().chain(others).map(|response| {
@@ -611,7 +608,7 @@ mod tests {
         let limits = [config::Limit { body: "slow".to_owned(), ..tokens }];
         let compiled = compiled(&limits);
         let refusing = outcomes(&compiled, &[verdict(false, 0, 0, 1)]);
-        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default(), || 0);
+        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain");
         assert_eq!(response.into_body(), LocalBody::Fixed("slow".into()));
     }
@@ -629,7 +626,7 @@ mod tests {
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
         let (rate_limit_headers, compiled) = (rate_limit_headers(&limits), compiled(&limits));
         let outcomes = outcomes(&compiled, &[verdict(false, 1, 0, 12_000_001)]);
-        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default(), || 0);
+        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default());
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "13");
         assert_eq!(response.headers()["content-type"], "application/problem+json");
@@ -648,8 +645,8 @@ mod tests {
         let with_millis = rate_limit_headers(&of_provider(HeaderStyle::OpenAi)[1..]);
         let mut cache = RefusalCache::default();
         let mut check = |rate_limit_headers: &Arc<RateLimitHeaders>, now: Time, outcomes: &[LimitOutcome<'_>]| {
-            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default(), || 0);
-            let response = rate_limit_headers.reject(outcomes, now, &mut cache, || 0);
+            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default());
+            let response = rate_limit_headers.reject(outcomes, now, &mut cache);
             assert_eq!((response.status(), response.headers()), (fresh.status(), fresh.headers()));
         };
         for (micros, rate, wait, route) in

@@ -15,7 +15,8 @@ pub type PlacedLimits = Vec<(usize, RouteLimit)>;
 /// A counter within its limit: by its key, if any, and by its tier, since each tier has counters of its own.
 pub type KeyCounter = (Option<Fingerprint>, Option<usize>);
 
-/// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if these suffice, because no key is in the body or all documents have the same ones.
+/// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if those of
+/// the route suffice, because no key is in the body.
 ///
 /// # Errors
 /// If the documents have more different keys than [`MAX_KEYS`].
@@ -30,7 +31,19 @@ pub fn of_elements(
     }
     let mut asked: PlacedLimits = limits.iter().cloned().enumerate().collect();
     for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_in_body()) {
-        let counters = counters(limit, elements, attributes, key_cache)?;
+        // Each with the first document that it counts, and how many it counts.
+        let (mut counters, mut read) = (Vec::<(KeyCounter, usize, u64)>::new(), limit.clone());
+        for element in 0..elements {
+            read.set_place(element);
+            let counter = read.counter(attributes, key_cache);
+            if let Some((.., count)) = counters.iter_mut().find(|(known, ..)| *known == counter) {
+                *count += 1;
+            } else if counters.len() < MAX_KEYS {
+                counters.push((counter, element, 1));
+            } else {
+                return Err(BodyProblem::TooManyElements);
+            }
+        }
         // A pool cannot tell whose documents it takes.
         let has_pool = counters.len() == 1 || limit.overflow.is_some_and(|pool| !limits[pool].is_in_body());
         let of_counter = |(_, first, count): (KeyCounter, usize, u64)| {
@@ -47,29 +60,6 @@ pub fn of_elements(
         asked.extend(of_counters);
     }
     Ok(Some(asked))
-}
-
-/// The different counters of the documents, each with the first document that it counts, and how many it counts.
-fn counters(
-    limit: &RouteLimit,
-    elements: usize,
-    attributes: &RequestAttributes<'_>,
-    key_cache: &mut KeyCache,
-) -> Result<Vec<(KeyCounter, usize, u64)>, BodyProblem> {
-    let mut limit = limit.clone();
-    let mut counters: Vec<(KeyCounter, usize, u64)> = Vec::new();
-    for element in 0..elements {
-        limit.set_place(element);
-        let id = limit.counter(attributes, key_cache);
-        if let Some((.., count)) = counters.iter_mut().find(|(counter, ..)| *counter == id) {
-            *count += 1;
-        } else if counters.len() < MAX_KEYS {
-            counters.push((id, element, 1));
-        } else {
-            return Err(BodyProblem::TooManyElements);
-        }
-    }
-    Ok(counters)
 }
 
 impl RouteLimit {

@@ -6,7 +6,7 @@
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -63,33 +63,27 @@ impl OpenReservation {
         self.first().map(Reserved::place)
     }
 
-    /// The ask for what is missing, or for a step if that is more; `None` if enough is reserved, or nothing is asked for.
-    fn ask(&self, needed: Needed, extra: Extra) -> Option<Ask<'_>> {
+    /// The ask for what is missing, or `with_step` for a step if that is more; `None` if enough is reserved, or nothing is
+    /// asked for.
+    fn ask(&self, needed: Needed, with_step: bool) -> Option<Ask<'_>> {
         let missing = needed.total.saturating_sub(self.cost());
-        let more = if extra == Extra::Step { missing.max(needed.step) } else { missing };
+        let more = if with_step { missing.max(needed.step) } else { missing };
         let first = self.first().filter(|_| missing > 0 && self.beyond != Beyond::Settled)?;
         let ask = first.ask_for(more, Role::Refuses);
         Some(if self.beyond == Beyond::Charged { Ask { need: 0, ..ask } } else { ask })
     }
 
     fn lacks(&self, needed: Needed) -> bool {
-        self.beyond == Beyond::Refused && self.ask(needed, Extra::None).is_some()
+        self.beyond == Beyond::Refused && self.ask(needed, false).is_some()
     }
-}
-
-/// How much is asked for beyond the need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extra {
-    Step,
-    /// Nothing, since there was no room for a step.
-    None,
 }
 
 /// Asks for more while a request is served.
 pub struct Growth {
     store: Arc<Store>,
     worker: usize,
-    asked: Option<(oneshot::Receiver<Reply>, Extra)>,
+    /// The reply that is awaited, and whether a step was asked for.
+    asked: Option<(oneshot::Receiver<Reply>, bool)>,
 }
 
 impl Growth {
@@ -104,37 +98,36 @@ impl Growth {
         cx: &mut Context<'_>,
         limits: impl Iterator<Item = (Needed, &'m mut OpenReservation)>,
     ) -> Poll<Result<(), Reply>> {
-        let mut limits: SmallVec<[_; 1]> = limits.collect();
-        let mut extra = Extra::Step;
+        let (mut limits, mut with_step): (SmallVec<[_; 1]>, _) = (limits.collect(), true);
         loop {
-            let answered = match &mut self.asked {
-                Some((reply, asked)) => {
-                    extra = *asked;
-                    let reply = ready!(Pin::new(reply).poll(cx)).ok();
-                    self.asked = None;
-                    reply
+            let answer = match self.asked.take() {
+                Some((reply, asked_with_step)) => {
+                    with_step = asked_with_step;
+                    Some(Answer::Later(reply))
                 }
                 None => {
-                    let asks: Asks<'_> = limits.iter().filter_map(|(needed, open)| open.ask(*needed, extra)).collect();
-                    let answer = self.decide(&asks);
-                    drop(asks);
-                    match answer {
-                        None | Some(Answer::Away) => None,
-                        Some(Answer::Now(reply)) => Some(reply),
-                        Some(Answer::Later(reply)) => {
-                            self.asked = Some((reply, extra));
-                            continue;
-                        }
-                    }
+                    let asks = limits.iter().filter_map(|(needed, open)| open.ask(*needed, with_step));
+                    self.decide(&asks.collect::<Asks<'_>>())
                 }
             };
-            let Some(mut reply) = answered else { return Poll::Ready(Ok(())) };
+            let reply = match answer {
+                Some(Answer::Later(mut reply)) => {
+                    let Poll::Ready(reply) = Pin::new(&mut reply).poll(cx) else {
+                        self.asked = Some((reply, with_step));
+                        return Poll::Pending;
+                    };
+                    reply.ok()
+                }
+                Some(Answer::Now(reply)) => Some(reply),
+                Some(Answer::Away) | None => None,
+            };
+            let Some(mut reply) = reply else { return Poll::Ready(Ok(())) };
             Self::keep(limits.iter_mut().map(|(_, open)| &mut **open), mem::take(&mut reply.reserved));
-            let lacks = limits.iter().any(|(needed, open)| open.lacks(*needed));
-            match (lacks, extra) {
-                (false, _) => return Poll::Ready(Ok(())),
-                (true, Extra::Step) => extra = Extra::None,
-                (true, Extra::None) => {
+            match limits.iter().any(|(needed, open)| open.lacks(*needed)) {
+                false => return Poll::Ready(Ok(())),
+                // There may be room for what is missing.
+                true if with_step => with_step = false,
+                true => {
                     Self::tell(limits.iter().map(|(_, open)| &**open), &reply);
                     return Poll::Ready(Err(reply));
                 }

@@ -4,7 +4,7 @@ use super::heavy_hitters::kept_text;
 use super::{DecisionInput, DecisionState, RouteLimit};
 use crate::base::fingerprint::Fingerprint;
 use crate::request::identify::key_text::written_text;
-use crate::store::{ReachedRates, Reserved, Watch};
+use crate::store::{ReachedRates, Watch};
 
 impl DecisionState<'_> {
     #[cold]
@@ -17,18 +17,10 @@ impl DecisionState<'_> {
             }
         }
     }
-
-    /// Lets the receivers be told of this charge when it is settled.
-    #[cold]
-    pub(super) fn watch(&self, input: &DecisionInput<'_, '_>, reserved: &mut Reserved) {
-        let ask = self.asks[self.decided..].iter().find(|ask| ask.place == reserved.place());
-        if let Some((ask, route_limit)) = ask.zip(input.limits.get(reserved.place())) {
-            reserved.watch_by(route_limit.watch(input, ask.key));
-        }
-    }
 }
 
 impl RouteLimit {
+    /// Lets the receivers be told of a charge when it is settled.
     pub(super) fn watch(&self, input: &DecisionInput<'_, '_>, key: Fingerprint) -> Watch {
         self.notices.as_ref().map_or_else(Watch::default, |notices| notices.watch(key, self.kept_key(input)))
     }

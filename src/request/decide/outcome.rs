@@ -263,10 +263,10 @@ impl<'a> DecisionState<'a> {
             .filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for mut reserved in reserved.into_iter().chain(nothing) {
-            if reserved.is_watched() {
-                self.watch(input, &mut reserved);
-            }
             let place = reserved.place();
+            if let Some(limit) = input.limits.get(place) {
+                reserved.watch_by(limit.watch(input, reserved.key()));
+            }
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),
                 Some(_) => ask.place == place,

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
-use crate::limit::Limit;
-use crate::store::{Ask, IfAbandoned};
+use crate::limit::{Limit, MAX_QUOTA};
+use crate::store::{Ask, IfAbandoned, Reserved};
 
 #[derive(Clone, Copy)]
 pub(super) struct RateCheck<'a> {
@@ -178,10 +178,12 @@ impl<'a> DecisionState<'a> {
         let ask = Ask { need, settles, if_abandoned, held_above, role, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
-            self.reservations.owe(&ask, used, route_limit.watch(input, key));
+            let mut reserved = Reserved::nothing(&ask);
+            reserved.watch_by(route_limit.watch(input, key));
+            self.reservations.owe(reserved, used);
         }
         if let Some(given) = input.telling(place).filter(|descriptor| descriptor.gives_back) {
-            self.reservations.owe_back(&ask, given.hits);
+            self.reservations.owe(Reserved::of_any(&ask, given.hits.min(MAX_QUOTA)), 0);
         }
         self.profiles.push(profile);
         ControlFlow::Continue(())

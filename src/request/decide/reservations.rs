@@ -12,7 +12,7 @@ use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
-use crate::store::{Ask, Reserved, Store, Watch};
+use crate::store::{Ask, Reserved, Store};
 use crate::tokens::Usage;
 
 /// The first charge of an admitted request: its cost, or the amount reserved until the cost is known.
@@ -181,17 +181,9 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Makes the limit of this ask charge `used`, whatever the decision.
-    pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64, watch: Watch) {
-        let (costs, known, mut reserved) = (Costs::new(), used.min(MAX_QUOTA), Reserved::nothing(ask));
-        reserved.watch_by(watch);
-        self.pending.push(PendingReservation { costs, known, reserved });
-    }
-
-    /// Makes the limit of this ask give back up to so many `hits`, whatever the decision.
-    pub(super) fn owe_back(&mut self, ask: &Ask<'_>, hits: u64) {
-        let reserved = Reserved::of_any(ask, hits.min(MAX_QUOTA));
-        self.pending.push(PendingReservation { costs: Costs::new(), known: 0, reserved });
+    /// Settles `reserved` at `used`, whatever the decision.
+    pub(super) fn owe(&mut self, reserved: Reserved, used: u64) {
+        self.pending.push(PendingReservation { costs: Costs::new(), known: used.min(MAX_QUOTA), reserved });
     }
 
     /// Makes exactly the limits of these asks charge their costs if this is dropped now.

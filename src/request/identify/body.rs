@@ -11,7 +11,7 @@ use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{
-    Api, AskedOutput, BodyPointers, Elements, Form, InputSize, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo,
+    Api, AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo,
     has_other_encoding,
 };
 use crate::tokens::response as usage;
@@ -199,13 +199,11 @@ impl BodyInspector {
         if self.needs_json && said.form != Form::Json && is_json(head.headers) && !is_blank() {
             return Err(BodyProblem::NotJson);
         }
-        let elements = said.elements.as_ref();
-        if self.tells_elements_apart && elements.is_some_and(|elements| elements.count > MAX_ELEMENTS) {
+        if self.tells_elements_apart && said.elements.is_some_and(|count| count > MAX_ELEMENTS) {
             return Err(BodyProblem::TooManyElements);
         }
-        let mut documents = std::iter::once(&said.found).chain(elements.into_iter().flat_map(|all| &all.each));
         let is_ambiguous = |(_, value): &(&Pointer, &PointedTo)| **value == PointedTo::Ambiguous;
-        let ambiguous = documents.find_map(|found| self.pointers.iter().zip(found).find(is_ambiguous));
+        let ambiguous = said.documents.iter().find_map(|found| self.pointers.iter().zip(found).find(is_ambiguous));
         let repeated = said.repeated.take().filter(|_| self.model.is_some());
         if let Some(pointer) = ambiguous.map(|(pointer, _)| pointer.clone()).or(repeated) {
             return Err(BodyProblem::Ambiguous(pointer));
@@ -240,20 +238,18 @@ impl InspectedBody<'_> {
     /// The target of a pointer. If the body is an array, that in the document with this index.
     pub fn value(&self, pointer: &Pointer, element: usize) -> Option<&[u8]> {
         let place = self.inspector.pointers.iter().position(|one| one == pointer)?;
-        match &self.said.elements {
-            Some(Elements { each, .. }) => text(each.get(element)?.get(place)?),
-            None => text(self.said.found.get(place)?),
-        }
+        text(self.said.documents.get(element)?.get(place)?)
     }
 
     /// The model that the request names, on routes whose limits count tokens.
     pub fn model(&self) -> Option<&[u8]> {
-        text(self.said.found.get(self.inspector.model?)?)
+        let document = self.said.documents.first().filter(|_| self.said.elements.is_none());
+        text(document?.get(self.inspector.model?)?)
     }
 
     /// How many documents the body has: more than one only if it is an array, and never 0.
     pub fn elements(&self) -> usize {
-        self.said.elements.as_ref().map_or(1, |elements| elements.count).max(1)
+        self.said.elements.unwrap_or(1).max(1)
     }
 
     /// Estimates the tokens of the input. Each part that is not text counts as `part` tokens.

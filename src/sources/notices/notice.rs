@@ -9,7 +9,6 @@ use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::hex;
 use crate::base::share::WHOLE;
@@ -20,8 +19,6 @@ pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("x-gateway-sign
 
 /// How long a notice is tried.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// The longest name of a machine, in bytes.
-const LONGEST_NAME: usize = 255;
 
 /// What is sent, in the order of the documentation, and what it takes to send it.
 #[derive(Debug, Serialize)]
@@ -35,9 +32,9 @@ pub(super) struct Notice {
     quota: u64,
     reset: String,
     gateway: &'static str,
-    /// The moment of `reset`.
+    /// Of the rate.
     #[serde(skip)]
-    pub(super) until: Time,
+    pub(super) window: Duration,
     /// Of its receiver, limit, rate, key, share and window.
     #[serde(skip)]
     pub(super) id: Fingerprint,
@@ -60,14 +57,14 @@ impl Notice {
     ) -> Option<Self> {
         let rate = limit.rates().get(reached.rate)?;
         let Reached { used, capacity: quota, until, window, .. } = *reached;
-        let rate = rate.to_string();
+        let (rate, length) = (rate.to_string(), rate.window());
         let named = format!("{} {rate} {share} {window}", limit.name());
         // XOR keeps the parts apart only because each is a hash of another text.
         let id = Fingerprint::of(named.as_bytes()).with(key).with(receiver);
         let (limit, share) = (limit.name().to_owned(), f64::from(share) / f64::from(WHOLE));
         let (reset, gateway) = (until.rfc3339(), gateway());
         let (since, is_claimed) = (Instant::now(), AtomicBool::new(false));
-        Some(Self { limit, rate, key: text, share, used, quota, reset, gateway, until, id, since, is_claimed })
+        Some(Self { limit, rate, key: text, share, used, quota, reset, gateway, window: length, id, since, is_claimed })
     }
 
     pub(super) fn is_claimed(&self) -> bool {
@@ -97,15 +94,13 @@ pub(super) fn signature(secret: &SecretText, body: &[u8]) -> Option<HeaderValue>
 /// The name of this machine.
 fn gateway() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        name.chars().take(LONGEST_NAME).collect()
-    })
+    NAME.get_or_init(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::Time;
 
     fn notice(share: u32, window: u64, key: &[u8], receiver: &[u8]) -> Notice {
         let limit = Limit::new("l", &["10/d".parse().unwrap()]);

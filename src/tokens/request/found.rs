@@ -11,10 +11,10 @@ pub(super) struct Found {
     places: Vec<(PointedTo, usize)>,
     /// Whether any place occurs more than once.
     repeats: bool,
-    /// The targets of keys in each document that has ended, at most [`MAX_ELEMENTS`].
-    elements: Vec<Vec<PointedTo>>,
-    /// How many documents have begun.
-    count: usize,
+    /// The targets of keys in each document of an array that has ended, at most [`MAX_ELEMENTS`].
+    ended: Vec<Vec<PointedTo>>,
+    /// How many documents of an array have begun.
+    pub(super) count: usize,
 }
 
 impl Found {
@@ -22,7 +22,7 @@ impl Found {
         Self {
             places: vec![(PointedTo::Missing, 0); pointers.all.places()],
             repeats: false,
-            elements: Vec::new(),
+            ended: Vec::new(),
             count: 0,
         }
     }
@@ -45,7 +45,7 @@ impl Found {
     }
 
     /// The targets of keys, in the order of the pointers.
-    pub(super) fn keys(&self, pointers: &BodyPointers) -> Vec<PointedTo> {
+    fn keys(&self, pointers: &BodyPointers) -> Vec<PointedTo> {
         let key = |end: &usize| match self.is_repeated(pointers, *end) {
             true => PointedTo::Ambiguous,
             false => self.places[*end].0.clone(),
@@ -66,22 +66,17 @@ impl Found {
     #[inline(never)]
     fn begin_element(&mut self, pointers: &BodyPointers) {
         if self.count > 1 {
-            self.elements.push(self.keys(pointers));
+            self.ended.push(self.keys(pointers));
         }
         self.places.fill((PointedTo::Missing, 0));
         self.repeats = false;
     }
 
-    /// How many documents have begun.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The targets of keys in each document of an array, and how many documents there are.
-    pub(super) fn elements(mut self, pointers: &BodyPointers) -> (Vec<Vec<PointedTo>>, usize) {
-        if (1..=MAX_ELEMENTS).contains(&self.count) {
-            self.elements.push(self.keys(pointers));
+    /// The targets of keys in each document, at most [`MAX_ELEMENTS`].
+    pub(super) fn documents(mut self, pointers: &BodyPointers) -> Vec<Vec<PointedTo>> {
+        if self.count <= MAX_ELEMENTS {
+            self.ended.push(self.keys(pointers));
         }
-        (self.elements, self.count)
+        self.ended
     }
 }

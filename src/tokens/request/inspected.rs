@@ -9,10 +9,11 @@ use crate::tokens::pointer::Pointer;
 pub struct Inspected {
     /// If this is not JSON, nothing is found in the body, and all of it is text.
     pub form: Form,
-    /// The targets of the pointers, in the order of the pointers.
-    pub found: Vec<PointedTo>,
-    /// The documents of an array, if the body is one and is divided.
-    pub elements: Option<Elements>,
+    /// For each document the targets of the pointers, in the order of the pointers. A body that is an array and is divided has
+    /// any number of documents, of which the first [`MAX_ELEMENTS`](super::MAX_ELEMENTS) are here; others have one.
+    pub documents: Vec<Vec<PointedTo>>,
+    /// How many documents the body has if it is an array and is divided.
+    pub elements: Option<usize>,
     pub input: InputSize,
     pub output: AskedOutput,
     /// Whether the response is to be a stream of events.
@@ -23,14 +24,6 @@ pub struct Inspected {
     pub usage_patches: Option<Vec<Patch>>,
     /// A member with a meaning to the gateway that is repeated, under any spelling.
     pub repeated: Option<Pointer>,
-}
-
-/// The documents of a body that is an array, such as a batch of JSON-RPC.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Elements {
-    /// For each of the first [`MAX_ELEMENTS`](super::MAX_ELEMENTS) documents, the targets of the pointers in it.
-    pub each: Vec<Vec<PointedTo>>,
-    pub count: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
