@@ -331,7 +331,10 @@ fn readiness(view: &View) -> LocalResponse {
     if let Some(why) = view.unready() {
         return respond::text(StatusCode::SERVICE_UNAVAILABLE, why);
     }
-    view.readiness.was_ready.store(true, Ordering::Relaxed);
+    // Before a server of the store has answered, it may still refuse this gateway.
+    let is_known =
+        if let Counters::Shared(shared) = view.store().counters() { shared.health().has_answered() } else { true };
+    view.readiness.was_ready.fetch_or(is_known, Ordering::Relaxed);
     respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
 }
 

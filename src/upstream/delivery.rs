@@ -251,13 +251,13 @@ impl Delivery<'_> {
         let (is_first, opened) = match opened {
             Ok(connection) => {
                 if !is_first {
-                    upstream.failed_at(&endpoint, &UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
+                    upstream.failed_at(&endpoint, in_flight.client, &UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
                 }
                 (is_first, Ok(connection))
             }
             Err(error) => {
                 let failed = if is_first { &endpoint } else { &other };
-                upstream.failed_at(failed, &error);
+                upstream.failed_at(failed, in_flight.client, &error);
                 attempts.tried.push(failed.id);
                 (!is_first, if is_first { second.await } else { first.await })
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::health::{Availability, Health};
-use super::load::Load;
+use super::load::{ClientBit, Load};
 use super::overload::gradient::{GradientLimit, Sample};
 use crate::base::clock::Monotonic;
 use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
@@ -16,8 +16,8 @@ use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 pub(super) struct EndpointState {
     pub(super) load: Load,
     failures_in_row: AtomicU32,
-    /// When the last failure that [`Self::fails_since`] has counted was known, in microseconds.
-    failed_last: AtomicU64,
+    /// The clients of these, as bits.
+    failing: AtomicU64,
     /// The number of an [`Availability`].
     availability: AtomicU8,
     failures: AtomicU64,
@@ -47,7 +47,7 @@ impl EndpointState {
         Self {
             load: Load::new(workers),
             failures_in_row: AtomicU32::new(0),
-            failed_last: AtomicU64::new(0),
+            failing: AtomicU64::new(0),
             availability: AtomicU8::new(health.availability() as u8),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
@@ -57,33 +57,37 @@ impl EndpointState {
         }
     }
 
-    pub(super) fn succeeded(&self) {
+    pub(super) fn succeeded(&self, worker: usize, client: ClientBit, now: Monotonic) {
+        self.load.served(worker, client, now);
         // A request that only reads does not take the cache line from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
-            self.failures_in_row.store(0, Ordering::Relaxed);
+            self.end_row();
         }
     }
 
-    /// Whether an attempt that began then, and has failed `now`, was no longer under way when another one failed.
-    pub(super) fn fails_since(&self, begun: Monotonic, now: Monotonic) -> bool {
-        let is_later = begun.micros() >= self.failed_last.load(Ordering::Relaxed);
-        if is_later {
-            self.failed_last.store(now.micros(), Ordering::Relaxed);
-        }
-        is_later
+    fn end_row(&self) {
+        self.failures_in_row.store(0, Ordering::Relaxed);
+        self.failing.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the failures in a row, of which this is one if it `is_news`.
-    pub(super) fn failed(&self, is_news: bool) -> u32 {
+    /// Returns the failures in a row.
+    pub(super) fn failed(&self, client: ClientBit) -> u32 {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        let more = u32::from(is_news);
-        self.failures_in_row.fetch_add(more, Ordering::Relaxed).saturating_add(more)
+        self.failing.fetch_or(client.0, Ordering::Relaxed);
+        self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Whether the failures in a row have more clients than the server has lately answered besides. Otherwise one client, with
+    /// requests that fail, could take a server away from all others.
+    pub(super) fn fails_for_most(&self, now: Monotonic) -> bool {
+        let failing = self.failing.load(Ordering::Relaxed);
+        failing.count_ones() > (self.load.served_lately(now) & !failing).count_ones()
     }
 
     /// Records a response that counts as a failure, but shows that the server works.
     pub(super) fn answered_in_vain(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.failures_in_row.store(0, Ordering::Relaxed);
+        self.end_row();
     }
 
     /// Returns for how long; `None` if it gets no requests already.
@@ -186,12 +190,12 @@ mod tests {
     #[test]
     fn an_answer_between_failures_counts_from_zero_again() {
         let state = EndpointState::new(false, 2);
-        let failed = || state.failed(true);
+        let failed = || state.failed(ClientBit::OWN);
         assert_eq!([failed(), failed()], [1, 2]);
-        state.succeeded();
-        assert_eq!([failed(), failed(), state.failed(false)], [1, 2, 2]);
+        state.succeeded(0, ClientBit::OWN, Monotonic::from_micros(0));
+        assert_eq!([failed(), failed()], [1, 2]);
         state.answered_in_vain();
-        assert_eq!((failed(), state.status().failures), (1, 7));
+        assert_eq!((failed(), state.status().failures), (1, 6));
         let now = Monotonic::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
         assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
@@ -201,11 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_fail_side_by_side_count_once() {
-        let state = EndpointState::new(false, 1);
-        let at = Monotonic::from_micros;
-        let fails = |begun, now| state.fails_since(at(begun), at(now));
-        assert_eq!([fails(10, 20), fails(11, 20), fails(19, 21)], [true, false, false]);
-        assert_eq!([fails(20, 30), fails(40, 50), fails(45, 90)], [true, true, false]);
+    fn a_server_fails_for_most_if_more_clients_fail_than_are_answered_besides() {
+        let state = EndpointState::new(false, 2);
+        let [one, two, three] = [1, 2, 4].map(ClientBit);
+        let at = |seconds: u64| Monotonic::from_micros(seconds * 1_000_000);
+        state.failed(one);
+        assert!(state.fails_for_most(at(9)), "nobody is answered");
+        state.succeeded(0, one, at(10));
+        state.succeeded(1, two, at(10));
+        (0..9).for_each(|_| _ = state.failed(one));
+        assert!(!state.fails_for_most(at(10)), "it answers another client");
+        state.failed(three);
+        assert!(state.fails_for_most(at(10)));
+        state.succeeded(1, two, at(11));
+        state.failed(one);
+        assert!(!state.fails_for_most(at(11)));
+        assert!(state.fails_for_most(at(20)), "that was long ago");
     }
 }

@@ -10,6 +10,7 @@ use http::StatusCode;
 use super::Upstream;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
+use super::load::ClientBit;
 use super::request::UpstreamRequest;
 use super::resend::Ending;
 use crate::base::clock::{self, Monotonic};
@@ -20,9 +21,7 @@ use crate::base::concurrency::ConcurrencyPermit;
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
     worker: usize,
-    /// When the current attempt began, and how many others this worker's had been answered until then.
-    begun: Cell<Monotonic>,
-    answered_before: Cell<u64>,
+    pub(super) client: ClientBit,
     /// Since when the server can answer the current attempt; `None` if the server cannot yet, or the attempt has ended.
     waits_since: Cell<Option<Monotonic>>,
     /// Its part of its client's share of connections.
@@ -33,8 +32,8 @@ impl InFlight {
     /// The endpoint counts the request already, but the request is not sent yet.
     pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Self {
         let worker = request.client.map_or(0, |client| client.worker);
-        let (begun, answered_before) = (Cell::new(Monotonic::from_micros(0)), Cell::new(0));
-        Self { endpoint, worker, begun, answered_before, waits_since: Cell::new(None), share: None }
+        let client = request.client.map_or(ClientBit::OWN, |client| ClientBit::of(client.address.ip()));
+        Self { endpoint, worker, client, waits_since: Cell::new(None), share: None }
     }
 
     /// The request is sent, for the first time or again.
@@ -42,8 +41,6 @@ impl InFlight {
         let now = clock::monotonic();
         let first = &request.progress.begun;
         first.set(first.get().or(Some(now)));
-        self.begun.set(now);
-        self.answered_before.set(self.endpoint.state.load.answered_by(self.worker));
         self.ends();
         if request.body.is_none() {
             self.waits(now);
@@ -61,22 +58,10 @@ impl InFlight {
         &self.endpoint
     }
 
-    /// Whether its failure says more about the server than others do: a client must not be able to show that a server fails by
-    /// requests of its own while the server works. A server that has answered other requests meanwhile is only slow for this
-    /// one, and requests that fail side by side have one cause.
-    fn is_news(&self, ending: Ending, is_timeout: bool) -> bool {
-        let state = &self.endpoint.state;
-        match ending {
-            Ending::NotConnected => true,
-            _ if is_timeout => state.load.answered_by(self.worker) == self.answered_before.get(),
-            _ => state.fails_since(self.begun.get(), clock::monotonic()),
-        }
-    }
-
     /// The head of its response has come. `is_work` says whether that shows how long the work takes.
-    fn answered(&self, is_work: bool) {
+    fn answered(&self, is_work: bool, now: Monotonic) {
         let since = self.ends().filter(|_| is_work);
-        self.endpoint.state.load.answered(self.worker, since.map(micros_since));
+        self.endpoint.state.load.answered(self.worker, since.map(|since| now.micros_since(since)));
     }
 
     /// There is no response. Only if the server was too slow, this shows how long the work takes.
@@ -121,21 +106,22 @@ impl Drop for InFlight {
     }
 }
 
-/// What an attempt says about its endpoint, which is ejected after failures in a row.
+/// What an attempt says about its endpoint, which is ejected after failures in a row that more clients have than get answers.
 impl Upstream {
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode) {
         let mut failures = self.config.ejection.iter().flat_map(|rules| &rules.statuses);
         let is_failure = failures.any(|statuses| statuses.contains(&status.as_u16()));
         // An error can be much faster than the work would have been.
-        in_flight.answered(!is_failure && !status.is_server_error());
+        let now = clock::monotonic();
+        in_flight.answered(!is_failure && !status.is_server_error(), now);
         let endpoint = in_flight.endpoint();
         match status {
-            _ if is_failure => self.failed_with(endpoint, in_flight.is_news(Ending::Listed, false), &status),
+            _ if is_failure => self.failed_with(endpoint, in_flight.client, &status),
             // The application fails: another server would fail, too.
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 endpoint.state.answered_in_vain();
             }
-            _ => endpoint.state.succeeded(),
+            _ => endpoint.state.succeeded(in_flight.worker, in_flight.client, now),
         }
     }
 
@@ -143,27 +129,23 @@ impl Upstream {
     pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
         let error = &failed.error;
         in_flight.failed(error);
-        if error.ending() != Ending::Final {
-            let is_news = in_flight.is_news(error.ending(), matches!(error, UpstreamError::Timeout(_)));
-            self.failed_with(in_flight.endpoint(), is_news, error);
-        }
+        self.failed_at(in_flight.endpoint(), in_flight.client, error);
     }
 
-    /// Records that a server cannot be connected to.
-    pub(super) fn failed_at(&self, endpoint: &Endpoint, error: &UpstreamError) {
+    pub(super) fn failed_at(&self, endpoint: &Endpoint, client: ClientBit, error: &UpstreamError) {
         if error.ending() != Ending::Final {
-            self.failed_with(endpoint, true, error);
+            self.failed_with(endpoint, client, error);
         }
     }
 
     #[cold]
-    fn failed_with(&self, endpoint: &Endpoint, is_news: bool, why: &dyn Display) {
-        let failures = endpoint.state.failed(is_news);
+    fn failed_with(&self, endpoint: &Endpoint, client: ClientBit, why: &dyn Display) {
+        let (failures, now) = (endpoint.state.failed(client), clock::monotonic());
         let Some(rules) = &self.config.ejection else { return };
-        if !is_news || failures < rules.failures || !self.balancer.has_other(endpoint) {
+        if failures < rules.failures || !endpoint.state.fails_for_most(now) || !self.balancer.has_other(endpoint) {
             return;
         }
-        if let Some(time) = endpoint.state.eject(rules, clock::monotonic()) {
+        if let Some(time) = endpoint.state.eject(rules, now) {
             self.balancer.refresh();
             tracing::warn!(
                 upstream = self.name(),
@@ -232,12 +214,12 @@ mod tests {
             in_flight.begin(request);
             assert!(waiting() < 1.0, "its body is sent again");
             in_flight.is_sent();
-            in_flight.answered(true);
+            in_flight.answered(true, clock::monotonic());
             assert!(waiting() < 1.0);
             assert_eq!(work().responses, 1);
             in_flight.begin(request);
             in_flight.is_sent();
-            in_flight.answered(false);
+            in_flight.answered(false, clock::monotonic());
             assert!(work().responses == 1 && waiting() < 1.0, "an error can be faster than the work");
             in_flight.begin(request);
             in_flight.failed(&UpstreamError::Timeout(Duration::from_secs(9)));

@@ -4,6 +4,7 @@
 //! An attempt is measured from the moment at which the server can answer it, because the time before depends on the client, to
 //! the head of its response. Each worker adds to counters of its own. A reader subtracts what it has read before.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::overload::Window;
 use super::overload::gradient::Sample;
 use crate::base::clock::Monotonic;
 use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
+use crate::net::network_of;
 
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as for round-trip times (RFC 6298).
 const SMOOTHING: u32 = 3;
@@ -39,6 +41,58 @@ struct Counts {
     unanswered: Timed,
     /// The sum of the times of both, cut off.
     cut: Counter,
+    served: Served,
+}
+
+/// A client, as one of 64 bits. Few clients share one, and all addresses of an IPv6 network of a client do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientBit(pub(super) u64);
+
+impl ClientBit {
+    /// Of requests of the gateway itself.
+    pub(super) const OWN: Self = Self(1);
+
+    pub(super) fn of(client: IpAddr) -> Self {
+        let number = match network_of(client) {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            IpAddr::V6(network) => (network.to_bits() >> 64) as u64,
+        };
+        Self(1 << (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58))
+    }
+}
+
+/// The clients that were answered in a period of about two seconds, and in the one before, as bits. Only its worker writes.
+#[derive(Debug, Default)]
+struct Served {
+    period: AtomicU64,
+    now: AtomicU64,
+    before: AtomicU64,
+}
+
+impl Served {
+    fn period(now: Monotonic) -> u64 {
+        now.micros() >> 21
+    }
+
+    fn add(&self, client: ClientBit, now: Monotonic) {
+        let (period, last) = (Self::period(now), self.period.load(Ordering::Relaxed));
+        if period != last {
+            let before = if period == last + 1 { self.now.load(Ordering::Relaxed) } else { 0 };
+            self.before.store(before, Ordering::Relaxed);
+            self.now.store(0, Ordering::Relaxed);
+            self.period.store(period, Ordering::Relaxed);
+        }
+        self.now.store(self.now.load(Ordering::Relaxed) | client.0, Ordering::Relaxed);
+    }
+
+    fn lately(&self, now: Monotonic) -> u64 {
+        let (clients, before) = (self.now.load(Ordering::Relaxed), self.before.load(Ordering::Relaxed));
+        match Self::period(now).saturating_sub(self.period.load(Ordering::Relaxed)) {
+            0 => clients | before,
+            1 => clients,
+            _ => 0,
+        }
+    }
 }
 
 /// A count with the sum of times in microseconds. Both wrap.
@@ -109,9 +163,14 @@ impl Load {
         self.latency.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// How many attempts of this worker were answered.
-    pub(super) fn answered_by(&self, worker: usize) -> u64 {
-        self.workers.of(worker).answered.get()
+    /// The server works for a client.
+    pub(super) fn served(&self, worker: usize, client: ClientBit, now: Monotonic) {
+        self.workers.of(worker).served.add(client, now);
+    }
+
+    /// The clients for which it has worked in the last two to four seconds, as bits.
+    pub(super) fn served_lately(&self, now: Monotonic) -> u64 {
+        self.workers.iter().fold(0, |clients, counts| clients | counts.served.lately(now))
     }
 
     /// An attempt has ended without a response, which would take `micros` at least.

@@ -56,6 +56,7 @@ mod documents;
 mod drain;
 mod early_signals;
 mod edge_cases;
+mod ejection;
 mod endings;
 mod endurance;
 mod envoy;

@@ -65,6 +65,17 @@ fn the_counters_of_a_key_are_in_one_slot_and_end_by_the_clock_of_the_server() {
 }
 
 #[test]
+fn a_server_that_was_away_at_first_still_says_that_it_refuses() {
+    let mut valkey = Valkey::start();
+    valkey.kill();
+    let gateway = gateway(&valkey, "username = \"nobody\"\npassword = \"wrong\"");
+    gateway.wait_message("valkey does not answer");
+    assert_eq!(gateway.admin("/readyz").status, 200, "it may only be away");
+    valkey.restart();
+    until("it says so", PATIENCE, || gateway.admin("/readyz").status == 503);
+}
+
+#[test]
 fn a_password_a_user_and_a_database() {
     let valkey = Valkey::start();
     let allowed = ["+@scripting", "+@string", "+@connection", "+expire", "+info"];

@@ -139,7 +139,8 @@ impl Driver {
         }
     }
 
-    /// Follows what connections learn about the slots of a cluster.
+    /// Follows what connections learn about the slots of a cluster, at most once a second: a node that always names others would
+    /// let the gateway connect to ever more.
     async fn follow_slots(self: Rc<Self>, slots: &SlotMap, protocol: &Arc<dyn Protocol>) {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
@@ -148,6 +149,7 @@ impl Driver {
             let parts = learned.borrow_and_update().clone();
             self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
             self.serve_all(protocol, &mut connections);
+            sleep(NEXT_SLOTS).await;
         }
     }
 

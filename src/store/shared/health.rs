@@ -117,6 +117,11 @@ impl Health {
         servers.iter().find_map(|server| Some(format!("{}: {}", server.address, server.refusal.lock().as_ref()?)))
     }
 
+    /// Whether any server has ever answered.
+    pub fn has_answered(&self) -> bool {
+        self.servers.load().iter().any(|server| server.was_up.load(Ordering::Relaxed))
+    }
+
     pub(super) fn know(&self, keys: usize) {
         self.keys.store(keys, Ordering::Relaxed);
     }

@@ -110,6 +110,11 @@ impl Link {
         matches!(self.state, LinkState::Connecting { .. })
     }
 
+    /// Whether the server has not answered an exchange yet.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(self.state, LinkState::Up { .. })
     }

@@ -166,8 +166,9 @@ impl GradientLimit {
         let measured = self.sample.cut as f64 / self.sample.responses as f64;
         let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
         self.unloaded = Some(unloaded);
-        // By Little's law, the sum of the times by the length of the window is how many were in flight.
-        let in_flight = self.sample.micros as f64 / (age.as_micros() as f64).max(1.0);
+        // By Little's law, the sum of the times by the length of the window is how many were in flight. What is cut off is left
+        // out: a queue of the few requests to a slow path must not let the limit grow.
+        let in_flight = self.sample.cut as f64 / (age.as_micros() as f64).max(1.0);
         let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(LOWEST, 1.0);
         let is_used = in_flight >= self.limit * USED;
         if gradient < 1.0 || is_used {

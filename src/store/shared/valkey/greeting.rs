@@ -29,10 +29,16 @@ pub(super) async fn open(valkey: &Valkey, address: &str) -> Result<Socket, LinkF
         frames::write(&["CLUSTER", "SLOTS"], &mut question);
         slots.parts.send_replace(socket.ask(question, |input| parts(input, address)).await?);
     }
-    if let Some(name) = valkey.probe(address) {
-        ask(&mut socket, &trial(&name), login.cluster).await?;
-    }
     Ok(socket)
+}
+
+/// Tries each command on a connection to this address, unless it is that of a node without slots.
+///
+/// # Errors
+/// If the server refuses one.
+pub(super) async fn try_all(valkey: &Valkey, address: &str, socket: &mut Socket) -> Result<(), LinkFailure> {
+    let Some(name) = valkey.probe(address) else { return Ok(()) };
+    ask(socket, &trial(&name), valkey.login.cluster).await
 }
 
 async fn ask(socket: &mut Socket, commands: &[Vec<&str>], is_cluster: bool) -> Result<(), LinkFailure> {

@@ -5,7 +5,6 @@
 //! If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got commands and
 //! does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
 
-use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::time::timeout;
 
-use super::super::connection::{Redirects, Socket};
+use super::super::connection::Redirects;
 use super::super::protocol::{Garbage, LinkFailure};
 use super::cluster::redirection;
 use super::frames::{self, Frame, frame};
@@ -33,13 +32,10 @@ pub(super) struct Follower {
     sent: BytesMut,
     /// How many bytes at the end of the input were not looked at.
     unseen: usize,
-    /// Connections to other nodes, by address.
-    others: BTreeMap<String, Socket>,
     following: Option<Following>,
 }
 
-type Following = Pin<Box<dyn Future<Output = Result<Followed, LinkFailure>> + Send>>;
-type Followed = (BTreeMap<String, Socket>, Vec<Redirected>);
+type Following = Pin<Box<dyn Future<Output = Result<Vec<Redirected>, LinkFailure>> + Send>>;
 
 /// A command that another node does.
 struct Redirected {
@@ -54,8 +50,7 @@ struct Redirected {
 
 impl Follower {
     pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        let (sent, others) = (BytesMut::new(), BTreeMap::new());
-        Self { valkey, node, sent, unseen: 0, others, following: None }
+        Self { valkey, node, sent: BytesMut::new(), unseen: 0, following: None }
     }
 
     /// Looks at the replies that were not looked at yet.
@@ -92,11 +87,11 @@ impl Redirects for Follower {
             if redirected.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.following = Some(Box::pin(follow(self.valkey.clone(), mem::take(&mut self.others), redirected)));
+            self.following = Some(Box::pin(follow(self.valkey.clone(), redirected)));
         }
         let Some(following) = &mut self.following else { return Poll::Ready(Ok(())) };
-        let (others, redirected) = ready!(following.as_mut().poll(cx))?;
-        (self.others, self.following) = (others, None);
+        let redirected = ready!(following.as_mut().poll(cx))?;
+        self.following = None;
         let before = mem::take(input);
         let mut at = 0;
         for Redirected { place, reply, .. } in redirected {
@@ -109,20 +104,13 @@ impl Redirects for Follower {
     }
 }
 
-/// Asks other nodes, each for all that it does.
-async fn follow(
-    valkey: Valkey,
-    mut others: BTreeMap<String, Socket>,
-    mut redirected: Vec<Redirected>,
-) -> Result<Followed, LinkFailure> {
+/// Asks other nodes, each for all that it does, on connections that also learn where the slots are now. A connection that was kept
+/// could have ended meanwhile, and each node would keep one to each other.
+async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<Redirected>, LinkFailure> {
     for _ in 0..MOST {
         let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
         let mut theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
-        let socket = match others.remove(&server) {
-            Some(socket) => Ok(Ok(socket)),
-            None => timeout(TIMEOUT, greeting::open(&valkey, &server)).await,
-        };
-        let Ok(Ok(mut socket)) = socket else {
+        let Ok(Ok(mut socket)) = timeout(TIMEOUT, greeting::open(&valkey, &server)).await else {
             theirs.into_iter().for_each(|one| one.to = None);
             continue;
         };
@@ -133,9 +121,8 @@ async fn follow(
             question.extend_from_slice(&one.command);
         }
         socket.ask(question, |input| take_replies(input, &mut theirs, &server)).await?;
-        others.insert(server, socket);
     }
-    Ok((others, redirected))
+    Ok(redirected)
 }
 
 /// Takes the replies of a node to these commands; `None` while they are incomplete. The answer to `ASKING` comes before each.

@@ -1,0 +1,110 @@
+//! Servers that fail for some clients only: which of them are ejected.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::harness::{Client, Gateway, Upstream, reply, until};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Two servers at which requests to `/held` fail once nothing holds them any more, and others are answered.
+struct Victims {
+    servers: [Upstream; 2],
+    go: Option<Sender<()>>,
+    gateway: Gateway,
+    others: Vec<Client>,
+}
+
+impl Victims {
+    fn start(server: &str, more: &str) -> Self {
+        let (go, held) = channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let servers = [0, 1].map(|_| {
+            let held = held.clone();
+            Upstream::start(move |request| {
+                if request.target == "/held" {
+                    let _ = held.lock().unwrap().recv();
+                }
+                if request.target == "/good" { reply(200, "ok") } else { b"no response\r\n\r\n".to_vec() }
+            })
+        });
+        let [one, other] = servers.each_ref().map(Upstream::address);
+        let text = format!(
+            "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\nretries = 0\ntimeout = \"2s\"\n{more}\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
+        );
+        let gateway = Gateway::with_server(server, &text);
+        let others = (2..6).map(|last| Client::connect_from([127, 0, 0, last].into(), gateway.http)).collect();
+        Self { servers, go: Some(go), gateway, others }
+    }
+
+    /// Each server works for others.
+    fn serve_others(&mut self) {
+        for client in &mut self.others {
+            (0..4).for_each(|_| assert_eq!(client.get("/good").status, 200));
+        }
+    }
+
+    fn failures(&self) -> f64 {
+        self.gateway.metric("gateway_upstream_server_failures_total").unwrap()
+    }
+
+    /// One client has requests that fail side by side, while others are served.
+    fn fail_side_by_side(mut self, until_timeout: bool, status: u16) {
+        const REQUESTS: usize = 24;
+        let mut bad: Vec<_> = (0..REQUESTS).map(|_| self.gateway.client()).collect();
+        bad.iter_mut().for_each(|client| client.send("POST /held HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+        let held = |up: &Upstream| up.received().iter().filter(|received| received.target == "/held").count();
+        until("they have all", PATIENCE, || self.servers.iter().map(held).sum::<usize>() == REQUESTS);
+        self.serve_others();
+        if !until_timeout {
+            self.go = None;
+        }
+        until("they have failed", PATIENCE, || {
+            self.serve_others();
+            self.failures() >= REQUESTS as f64
+        });
+        bad.iter_mut().for_each(|client| assert_eq!(client.response(false).status, status));
+        assert_eq!(self.gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+    }
+}
+
+#[test]
+fn one_client_with_requests_that_take_too_long_ejects_no_server_that_answers_others() {
+    for (workers, balance) in [(1, "round-robin"), (2, "round-robin"), (2, "least-requests")] {
+        let server = format!("workers = {workers}");
+        Victims::start(&server, &format!("balance = \"{balance}\"")).fail_side_by_side(true, 504);
+    }
+}
+
+#[test]
+fn one_client_with_requests_that_fail_side_by_side_ejects_no_server() {
+    Victims::start("", "").fail_side_by_side(false, 502);
+}
+
+#[test]
+fn one_client_with_requests_that_fail_one_after_the_other_ejects_no_server() {
+    let mut victims = Victims::start("", "");
+    victims.serve_others();
+    let mut bad = victims.gateway.client();
+    for _ in 0..10 {
+        (0..6).for_each(|_| bad.get("/bad").expect_problem(502));
+        victims.serve_others();
+    }
+    assert_eq!(victims.gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+}
+
+#[test]
+fn a_server_that_fails_for_many_clients_is_ejected_although_it_answers_a_few() {
+    let victims = Victims::start("", "balance = \"round-robin\"");
+    let ejections = || victims.gateway.metric("gateway_upstream_server_ejections_total").unwrap();
+    until("one is ejected", PATIENCE, || {
+        for last in 10..30 {
+            let mut client = Client::connect_from([127, 0, 1, last].into(), victims.gateway.http);
+            let path = if last == 29 { "/good" } else { "/bad" };
+            client.get(path);
+        }
+        ejections() > 0.0
+    });
+}
