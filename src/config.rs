@@ -72,7 +72,7 @@ pub use notices::NoticeReceiver;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
-pub use reload::{Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
+pub use reload::{MAX_LAYOUTS, Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
 pub use report::Problems;
 pub use route::{
     Action, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, OriginPattern, PathPattern, Redirect, Route, Scheme,
