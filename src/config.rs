@@ -12,6 +12,7 @@ mod values;
 mod kinds;
 pub mod regular_file;
 pub mod state_folder;
+pub mod temporary_file;
 mod secret;
 mod content;
 mod pem_files;
