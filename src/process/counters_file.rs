@@ -52,6 +52,10 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
         Ok(RestoredCounters { saved, keys, spent, unknown }) => {
             let age_seconds = now.micros_since(saved) / 1_000_000;
             tracing::info!(%file, age_seconds, keys, spent, unknown, "counters are restored");
+            if unknown > 0 {
+                let why = "their limit is gone, or has another strategy, precision, time zone or periods";
+                tracing::warn!(%file, keys = unknown, why, "counters are not restored");
+            }
         }
         Err(error) => tracing::error!(%file, %error, "saved counters cannot be used: limits begin anew"),
     }
@@ -88,7 +92,9 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     };
     match written {
         Ok(keys) => tracing::info!(%file, keys, "counters are saved"),
-        Err(error) => tracing::error!(%file, %error, "counters cannot be saved: limits begin anew after the start"),
+        Err(error) => {
+            tracing::error!(%file, %error, "counters cannot be saved: the next start reads those saved before, if any");
+        }
     }
 }
 
