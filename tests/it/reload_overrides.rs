@@ -106,7 +106,7 @@ fn no_plan_of_a_limit_loses_its_counts_by_several_changes() {
         let gateway = Gateway::start(&plans(store, 0));
         let mut client = gateway.client();
         let mut passed =
-            |key: &str| (0..4).filter(|_| client.get_with("/", &format!("A: {key}\r\n")).status == 200).count();
+            |key: &str| (0..4).filter(|_| client.get_with("/", format!("A: {key}\r\n")).status == 200).count();
         let keys = ["nobody", "gold-1", "silver-1", "bronze-1", "free-1"];
         assert_eq!(keys.map(&mut passed), [3; 5]);
         for changes in 1..=3 {
