@@ -12,6 +12,7 @@ mod values;
 mod kinds;
 pub mod regular_file;
 pub mod state_folder;
+pub mod temporary_file;
 mod secret;
 mod content;
 mod pem_files;
@@ -72,7 +73,7 @@ pub use notices::NoticeReceiver;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
-pub use reload::{Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
+pub use reload::{MAX_LAYOUTS, Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};
 pub use report::Problems;
 pub use route::{
     Action, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, OriginPattern, PathPattern, Redirect, Route, Scheme,

@@ -4,7 +4,8 @@
 //! not read.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
@@ -33,6 +34,7 @@ use tokio_util::either::Either as EitherStream;
 
 use super::events::{self, EventBody};
 use super::guesses::Peer;
+use crate::net::network_of;
 use crate::net::tls::ListenerTls;
 
 pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
@@ -57,7 +59,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(75);
 /// How long a client may read nothing of its response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// At once, without event streams. A new connection beyond this closes the oldest one, so probes always get through.
+/// At once, without event streams. A new connection beyond this closes another one, so probes get through.
 const MAX_CONNECTIONS: usize = 32;
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
@@ -89,7 +91,13 @@ pub(super) async fn serve<F>(
             accepted = accept(listener.as_ref()) => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => open.begin(stream, peer, tls.admin(), &respond),
+            Ok((stream, peer)) => {
+                if open.is_full() {
+                    // What a burst of connections has brought is served once before any of it is closed.
+                    tokio::task::yield_now().await;
+                }
+                open.begin(stream, peer, tls.admin(), &respond);
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
@@ -128,6 +136,10 @@ struct Open(VecDeque<OpenConnection>);
 
 struct OpenConnection {
     task: AbortHandle,
+    /// The network of the client.
+    network: Peer,
+    /// Whether it has sent a head that is not answered yet.
+    is_asking: Rc<Cell<bool>>,
     /// Whether the last response is an event stream. There are few of these, and they last longer.
     is_stream: Rc<Cell<bool>>,
 }
@@ -141,11 +153,14 @@ impl Open {
     {
         self.make_room();
         let is_stream = Rc::new(Cell::new(false));
-        let (respond, becomes_stream) = (respond.clone(), is_stream.clone());
+        let is_asking = Rc::new(Cell::new(false));
+        let (respond, becomes_stream, asks) = (respond.clone(), is_stream.clone(), is_asking.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let (response, becomes_stream) = (respond(peer, request), becomes_stream.clone());
+            let (response, becomes_stream, asks) = (respond(peer, request), becomes_stream.clone(), asks.clone());
+            asks.set(true);
             async move {
                 let mut response = response.await;
+                asks.set(false);
                 if matches!(response.body(), Either::Right(_)) {
                     becomes_stream.set(true);
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -169,18 +184,28 @@ impl Open {
                 serve_connection(builder.serve_connection(TokioIo::new(stream), service), LIFETIME, grace).await;
             }
         });
-        self.0.push_back(OpenConnection { task: task.abort_handle(), is_stream });
+        let network = peer.map(network_of);
+        self.0.push_back(OpenConnection { task: task.abort_handle(), network, is_asking, is_stream });
     }
 
     /// Event streams do not count here; they have their own limit.
-    fn make_room(&mut self) {
+    fn is_full(&mut self) -> bool {
         self.0.retain(|connection| !connection.task.is_finished());
-        let others = || self.0.iter().enumerate().filter(|(_, connection)| !connection.is_stream.get());
-        if others().count() < MAX_CONNECTIONS {
+        self.0.iter().filter(|connection| !connection.is_stream.get()).count() >= MAX_CONNECTIONS
+    }
+
+    /// If it is full, closes the oldest connection of the network that has the most, if possible one that waits for no answer.
+    fn make_room(&mut self) {
+        if !self.is_full() {
             return;
         }
-        let oldest = others().next().map(|(index, _)| index);
-        if let Some(connection) = oldest.and_then(|index| self.0.remove(index)) {
+        let others = || self.0.iter().enumerate().filter(|(_, connection)| !connection.is_stream.get());
+        let mut of_networks: HashMap<Peer, usize> = HashMap::new();
+        others().for_each(|(_, connection)| *of_networks.entry(connection.network).or_default() += 1);
+        let closed = others().min_by_key(|(_, OpenConnection { network, is_asking, .. })| {
+            (Reverse(of_networks.get(network)), is_asking.get())
+        });
+        if let Some(connection) = closed.map(|(index, _)| index).and_then(|index| self.0.remove(index)) {
             connection.task.abort();
         }
     }

@@ -4,13 +4,17 @@ use std::io;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
+use tokio::time::sleep;
 
 use super::Failure;
-use super::admin_client::{AdminClient, AdminLocation, NOT_A_GATEWAY, TokenSource};
+use super::admin_client::{AdminClient, AdminLocation, NOT_A_GATEWAY, TokenSource, within};
 use crate::config::Admin;
 use crate::net::tls::ConnectorTls;
 
 const LIMIT: Duration = Duration::from_secs(2);
+/// How often the gateway is asked if connections break. A flood of connections to its listener may close that of the probe.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
@@ -47,9 +51,19 @@ impl Probe {
             Self::Live => "/healthz",
             Self::Ready => "/readyz",
         };
-        let answered = runtime
-            .block_on(client.get(path, LIMIT))
-            .and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(NOT_A_GATEWAY.to_owned()) });
+        let answered = runtime.block_on(within(LIMIT, async {
+            let mut answered = client.get(path, LIMIT).await;
+            for _ in 1..ATTEMPTS {
+                if answered.is_ok() {
+                    break;
+                }
+                sleep(PAUSE).await;
+                answered = client.get(path, LIMIT).await;
+            }
+            answered
+        }));
+        let answered =
+            answered.and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(NOT_A_GATEWAY.to_owned()) });
         answered.map_err(|why| Failure::other(format!("error: {}: {why}", client.location())))
     }
 }

@@ -197,6 +197,13 @@ pub struct Changes {
 }
 
 impl Overrides {
+    /// Whether every key gets the allowance with the same index as before, whatever that grants.
+    pub fn selects_like(&self, old: &Self) -> bool {
+        let Self { exact, grants, wildcards, networks, allowances } = self;
+        let is_same = *exact == old.exact && *grants == old.grants && *networks == old.networks;
+        is_same && *wildcards == old.wildcards && allowances.len() == old.allowances.len()
+    }
+
     pub fn changes(&self, old: &Self) -> Changes {
         let mut changes = Changes::default();
         changes.count(old.exact_keys(), self.exact_keys());

@@ -1,13 +1,18 @@
 //! What a change of the configuration means: which settings need a restart, which counters survive, whose overrides change; and
 //! why a new configuration is refused.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::overrides::Changes;
+use super::overrides::{Allowance, Changes};
 use super::report::Problem;
 use super::{AtStart, Config, Limit, Problems};
 use crate::limit::Rate;
+
+/// The most cell layouts of one limit and its overrides between which a key may change and keep its counts. Limits seldom have
+/// more than two or three.
+pub const MAX_LAYOUTS: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReloadError {
@@ -88,9 +93,29 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
             let [carried, anew] = [carried, anew].map(|rates| rates.iter().map(ToString::to_string).collect());
             all.push(Recounted { limit: &limit.name, tier, changed, carried, anew });
         }
+        let anew = in_further_layouts(before, limit);
+        let changed = "overrides, with more than 16 combinations of periods";
+        all.push(Recounted { limit: &limit.name, tier: None, changed, carried: Vec::new(), anew });
     }
     all.retain(|limit| !limit.carried.is_empty() || !limit.anew.is_empty());
     all
+}
+
+/// The rates of overrides that start at 0 for a key that had another override before, or none: one set for each layout.
+fn in_further_layouts(old: &Limit, new: &Limit) -> Vec<String> {
+    let mut further = Vec::new();
+    for limit in [old, new].into_iter().filter(|_| !new.overrides.selects_like(&old.overrides)) {
+        let mut known = BTreeSet::from([limit.counted(&limit.rates).id()]);
+        for allowance in limit.overrides.allowances() {
+            let Allowance::Rates(rates) = allowance else { continue };
+            if known.insert(limit.counted(rates).id()) && known.len() > MAX_LAYOUTS {
+                further.push(allowance.to_string());
+            }
+        }
+    }
+    further.sort_unstable();
+    further.dedup();
+    further
 }
 
 pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
@@ -126,4 +151,34 @@ pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
     };
     let problems: Vec<_> = new.at_start.iter().filter(differs).map(problem).collect();
     (!problems.is_empty()).then(|| new.warnings.instead(problems).naming(new.files.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A limit with so many overrides, each with a period of its own, and the rest of the limit.
+    fn with_overrides(count: usize, more: &str) -> Config {
+        let one = |minutes: usize| {
+            format!("[[limits.l.overrides]]\nkeys = ['{minutes}-*']\nrates = ['9/d', '99/{minutes}m']\n")
+        };
+        let overrides: String = (1..=count).map(one).collect();
+        let limit = format!("[limits.l]\nkey = 'header:a'\nrates = ['9/d']\n{more}\n{overrides}");
+        let text = format!("{limit}[[routes]]\npath = '/*'\nlimits = ['l']\nrespond = {{ status = 200 }}\n");
+        super::super::parse(text.as_bytes(), "test", Path::new("")).unwrap()
+    }
+
+    #[test]
+    fn overrides_start_anew_if_they_change_and_are_too_many_to_follow() {
+        let anew = |old: (usize, &str), new: (usize, &str)| {
+            let [old, new] = [old, new].map(|(count, more)| with_overrides(count, more));
+            recounted(&old, &new).into_iter().flat_map(|one| one.anew).collect::<Vec<_>>()
+        };
+        assert_eq!(anew((14, ""), (15, "")), [""; 0], "with the limit's own there are 16");
+        assert_eq!(anew((15, ""), (17, "")), ["9/d 99/16m", "9/d 99/17m"]);
+        assert_eq!(anew((16, ""), (15, "")), ["9/d 99/16m"]);
+        assert_eq!(anew((17, ""), (17, "precision = 2")), [""; 0], "every key keeps its override");
+    }
 }

@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
 use super::regular_file::{self, OwnFile, is_own, open_at_once};
+use super::temporary_file;
 
 /// A folder that belongs to the user of the process alone.
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ impl StateFolder {
     /// # Errors
     /// When it cannot be written. Then the one before stays.
     pub fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-        self.written(parts)?.persist(path)?;
+        self.written(path, parts)?.persist(path)?;
         // The new name is durable only after the folder is synced.
         File::open(&self.path)?.sync_all()
     }
@@ -94,13 +95,13 @@ impl StateFolder {
     /// # Errors
     /// When there is not.
     pub fn try_write(&self, bytes: usize) -> io::Result<()> {
-        self.written(&[&vec![0; bytes]]).map(drop)
+        self.written(&self.path.join("trial"), &[&vec![0; bytes]]).map(drop)
     }
 
-    /// A temporary file that only its owner can read.
-    fn written(&self, parts: &[&[u8]]) -> io::Result<NamedTempFile> {
+    /// A temporary file for `path` that only its owner can read.
+    fn written(&self, path: &Path, parts: &[&[u8]]) -> io::Result<NamedTempFile> {
         self.create()?;
-        let mut file = NamedTempFile::new_in(&self.path)?;
+        let mut file = temporary_file::beside(path)?;
         parts.iter().try_for_each(|part| file.write_all(part))?;
         file.as_file().sync_all()?;
         Ok(file)

@@ -2,6 +2,7 @@
 //! so that a restart grants no quota twice. The gateway starts and stops even if the file cannot be used. A file that could
 //! not be read at the start may be good (no file handles, a slow disk), so it is read again at the end, and its counters are
 //! added. If it is still unreadable, the file stays and the counters of this process are lost: the operator can move the file.
+//! A new file is written beside it, and renamed.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
@@ -9,11 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tempfile::NamedTempFile;
-
 use crate::base::clock;
 use crate::base::threads::Background;
-use crate::config::{self, regular_file};
+use crate::config::{self, regular_file, temporary_file};
 use crate::limit::Limit;
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::sources::notices;
@@ -28,7 +27,7 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
     let file = path.display();
     let (name, most) = (path.clone(), most_bytes(max_memory));
     let read = Background::start("counters", LIMIT, move |_| {
-        if let Err(error) = may_replace(&name).and_then(|()| new_file(&name)) {
+        if let Err(error) = may_replace(&name).and_then(|()| temporary_file::beside(&name)) {
             tracing::warn!(file = %name.display(), %error, "counters cannot be saved at the end");
         }
         regular_file::read_up_to(most, &name)
@@ -53,6 +52,10 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
         Ok(RestoredCounters { saved, keys, spent, unknown }) => {
             let age_seconds = now.micros_since(saved) / 1_000_000;
             tracing::info!(%file, age_seconds, keys, spent, unknown, "counters are restored");
+            if unknown > 0 {
+                let why = "their limit is gone, or has another strategy, precision, time zone or periods";
+                tracing::warn!(%file, keys = unknown, why, "counters are not restored");
+            }
         }
         Err(error) => tracing::error!(%file, %error, "saved counters cannot be used: limits begin anew"),
     }
@@ -89,7 +92,9 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     };
     match written {
         Ok(keys) => tracing::info!(%file, keys, "counters are saved"),
-        Err(error) => tracing::error!(%file, %error, "counters cannot be saved: limits begin anew after the start"),
+        Err(error) => {
+            tracing::error!(%file, %error, "counters cannot be saved: the next start reads those saved before, if any");
+        }
     }
 }
 
@@ -128,7 +133,7 @@ fn memory_and_file<'a>(config: &'a config::Store, store: &'a Store) -> Option<(&
 /// Writes a new file and renames it, so that the file is always complete.
 fn write(memory: &Memory, path: &Path) -> io::Result<usize> {
     may_replace(path)?;
-    let mut out = BufWriter::new(new_file(path)?);
+    let mut out = BufWriter::new(temporary_file::beside(path)?);
     let keys = memory.save(clock::now(), &mut out)?;
     let file = out.into_inner().map_err(IntoInnerError::into_error)?;
     file.as_file().sync_all()?;
@@ -155,10 +160,4 @@ fn may_replace(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("it is a file of something other than counters, which is not replaced"))
-}
-
-/// A file in the same folder, which is removed unless it gets a name. Only its owner may read it.
-fn new_file(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
 }

@@ -17,10 +17,12 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Verdict};
 use crate::store::{LimitChanges, Replaced, Reply};
 
-/// The most migrations that are remembered for one name or one key. A key with an older cell begins at zero.
-const MOST: usize = 16;
+/// The most changes of one name or one key that are remembered. A key with an older cell begins at zero.
+const MOST_CHANGES: usize = 16;
 /// The most keys and names with migrations: more than the admin API allows overrides at a time.
 const MOST_LISTS: usize = 1 << 14;
+/// The most migrations of all keys and names together, in some 16 MiB.
+const MOST: usize = 1 << 18;
 
 #[derive(Clone, Debug)]
 pub(super) struct Migration {
@@ -54,14 +56,14 @@ impl Migration {
     }
 
     fn ids(&self) -> (Fingerprint, Fingerprint) {
-        (self.from.id(), self.to.id())
+        (self.to.id(), self.from.id())
     }
 }
 
 /// Everything that reloads have changed so far. An override that is set or ends is a reload of its key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reloads {
-    /// Under [`all_of`] for all keys of a limit, under the key for single keys; each list has the latest first.
+    /// Under [`all_of`] for all keys of a limit, under the key for single keys; each list is sorted by the new limit.
     migrations: HashMap<Fingerprint, Vec<Migration>, RandomState>,
     /// The limits of the configuration, with the lowest rates that their keys may have; `None` before the first reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
@@ -76,16 +78,16 @@ impl Reloads {
         self.count = self.count.wrapping_add(1);
         let names: HashSet<&str, RandomState> = changes.in_use.iter().map(|limit| limit.name()).collect();
         self.retain(|migration| migration.is_open(now) && names.contains(migration.to.name()));
-        for (key, migration) in self.migrations_for(&changes.replaced, now) {
-            let list = self.migrations.entry(key).or_default();
-            let is_same = |other: &Migration| other.ids() == migration.ids();
-            if !list.iter().any(|other| is_same(other) && other.at > migration.at) {
-                list.retain(|other| !is_same(other));
-                list.insert(list.partition_point(|other| other.at > migration.at), migration);
-                list.truncate(MOST);
+        let added = self.migrations_for(&changes.replaced, now);
+        let extended: HashSet<Fingerprint, RandomState> = added.iter().map(|(of, _)| *of).collect();
+        for (of, migration) in added {
+            let list = self.migrations.entry(of).or_default();
+            match list.binary_search_by_key(&migration.ids(), Migration::ids) {
+                Ok(same) if list[same].at > migration.at => {}
+                Ok(same) => list[same] = migration,
+                Err(place) => list.insert(place, migration),
             }
         }
-        self.bound();
         let mut in_use: HashMap<_, Vec<Rate>, _> = HashMap::default();
         for limit in &changes.in_use {
             let lowest = in_use.entry(limit.id()).or_insert_with(|| limit.rates().to_vec());
@@ -93,6 +95,12 @@ impl Reloads {
             let lower = lowest.iter_mut().zip(limit.rates()).filter(|(lowest, rate)| rate.quota() < lowest.quota());
             lower.for_each(|(lowest, rate)| *lowest = rate.clone());
         }
+        let is_in_use = |limit: &Limit| in_use.contains_key(&limit.id());
+        for (_, list) in self.migrations.iter_mut().filter(|(of, _)| extended.contains(of)) {
+            forget_detours(list, is_in_use);
+            forget_old(list);
+        }
+        self.bound();
         let is_gone = |before: &HashMap<_, _, _>| before.keys().any(|id| !in_use.contains_key(id));
         let has_lost = self.in_use.as_ref().is_none_or(is_gone);
         (self.in_use, self.with_quotas) = (Some(in_use), changes.with_quotas.iter().cloned().collect());
@@ -127,11 +135,11 @@ impl Reloads {
         added
     }
 
-    /// If there are too many lists, forgets the half that has not changed for longest, but no list of all keys of a limit.
+    /// If there are too many, forgets the half that has not changed for longest, but none of all keys of a limit.
     fn bound(&mut self) {
-        if self.migrations.len() > MOST_LISTS {
-            let mut changed: Vec<Time> =
-                self.migrations.values().filter_map(|list| list.first()).map(|last| last.at).collect();
+        if self.migrations.len() > MOST_LISTS || self.migrations.values().map(Vec::len).sum::<usize>() > MOST {
+            let last = |list: &Vec<Migration>| list.iter().map(|migration| migration.at).max();
+            let mut changed: Vec<Time> = self.migrations.values().filter_map(last).collect();
             let half = changed.len() / 2;
             let since = *changed.select_nth_unstable(half).1;
             self.migrations.retain(|of, list| list.iter().any(|one| one.at >= since || all_of(&one.to) == *of));
@@ -166,12 +174,20 @@ impl Reloads {
 
     /// The migrations of a key to this limit, the latest first.
     pub(super) fn before(&self, limit: &Limit, key: Fingerprint) -> impl Iterator<Item = &Migration> {
-        self.of(limit, key, |migration| &migration.to)
+        let (id, lists) = (limit.id(), self.lists(limit, key));
+        latest_first(lists.flat_map(move |list| {
+            let begin = list.partition_point(|migration| migration.to.id() < id);
+            list[begin..].iter().take_while(move |migration| migration.to.id() == id)
+        }))
     }
 
     /// The migrations of a key from this limit, the latest first.
     pub(super) fn after(&self, limit: &Limit, key: Fingerprint) -> impl Iterator<Item = &Migration> {
-        self.of(limit, key, |migration| &migration.from)
+        latest_first(self.lists(limit, key).flatten().filter(|migration| migration.from.id() == limit.id()))
+    }
+
+    fn lists(&self, limit: &Limit, key: Fingerprint) -> impl Iterator<Item = &Vec<Migration>> {
+        [key, all_of(limit)].into_iter().filter_map(|of| self.migrations.get(&of))
     }
 
     /// The migration to the limit that counts the key now, if `limit` does not any more. If there are several, because the
@@ -188,19 +204,6 @@ impl Reloads {
         known.or(all.first()).copied()
     }
 
-    fn of(
-        &self,
-        limit: &Limit,
-        key: Fingerprint,
-        side: fn(&Migration) -> &Arc<Limit>,
-    ) -> impl Iterator<Item = &Migration> {
-        let lists = [key, all_of(limit)].into_iter().filter_map(|of| self.migrations.get(&of));
-        let mut found: SmallVec<[&Migration; 4]> =
-            lists.flatten().filter(|migration| side(migration).id() == limit.id()).collect();
-        found.sort_by_key(|migration| Reverse(migration.order()));
-        found.into_iter()
-    }
-
     /// Whether the configuration, or an override, has the limit.
     pub(super) fn has(&self, limit: &Limit) -> bool {
         let Some(in_use) = &self.in_use else { return true };
@@ -209,8 +212,9 @@ impl Reloads {
 
     /// Whether the limit exists, and no override has replaced it for this key.
     pub(super) fn is_in_use(&self, limit: &Limit, key: Fingerprint) -> bool {
-        let mut of_key = self.migrations.get(&key).into_iter().flatten();
-        let left = of_key.find(|migration| migration.is_left && migration.from.id() == limit.id());
+        let of_key = self.migrations.get(&key).into_iter().flatten();
+        let left = of_key.filter(|migration| migration.is_left && migration.from.id() == limit.id());
+        let left = left.max_by_key(|migration| migration.order());
         let is_back = |left: &Migration| self.before(limit, key).any(|migration| migration.order() > left.order());
         left.is_none_or(is_back) && self.has(limit)
     }
@@ -225,6 +229,34 @@ impl Reloads {
     pub(super) fn is_needed(&self, limit: &Limit, key: Fingerprint) -> bool {
         self.is_in_use(limit, key) || self.after(limit, key).next().is_some()
     }
+}
+
+/// Forgets migrations to limits that are no longer in use, if there is one from the same limit to one that is.
+fn forget_detours(list: &mut Vec<Migration>, is_in_use: impl Fn(&Limit) -> bool) {
+    let goes_on = list.iter().filter(|migration| is_in_use(&migration.to)).map(|migration| migration.from.id());
+    let goes_on: HashSet<Fingerprint, RandomState> = goes_on.collect();
+    list.retain(|migration| is_in_use(&migration.to) || !goes_on.contains(&migration.from.id()));
+}
+
+/// Forgets all but the latest changes.
+fn forget_old(list: &mut Vec<Migration>) {
+    let mut changes: Vec<Time> = list.iter().map(|migration| migration.at).collect();
+    changes.sort_unstable_by_key(|at| Reverse(*at));
+    changes.dedup();
+    let Some(oldest) = changes.get(MOST_CHANGES - 1).filter(|_| changes.len() > MOST_CHANGES) else { return };
+    list.retain(|migration| migration.at >= *oldest);
+    if let Some(limit) = list.first().map(|migration| migration.to.name()) {
+        tracing::warn!(
+            limit,
+            "keys that were last used more than {MOST_CHANGES} changes of their limit ago start anew"
+        );
+    }
+}
+
+fn latest_first<'a>(migrations: impl Iterator<Item = &'a Migration>) -> impl Iterator<Item = &'a Migration> {
+    let mut found: SmallVec<[&Migration; 4]> = migrations.collect();
+    found.sort_by_key(|migration| Reverse(migration.order()));
+    found.into_iter()
 }
 
 /// Stands for all keys of a limit: the fingerprint of its name.

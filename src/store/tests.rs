@@ -1,6 +1,7 @@
 //! The memory store under many keys, many threads and little room, and decisions long after the clock was read for them.
 
 mod inspection;
+mod many_reloads;
 mod reloads;
 mod saved;
 

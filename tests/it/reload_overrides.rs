@@ -86,6 +86,36 @@ fn a_key_keeps_its_counts_when_it_gets_or_loses_an_override_unless_only_its_tier
     EXCHANGES.iter().for_each(|one| every_store(|store| exchange(store, one)));
 }
 
+/// A limit with four plans, each with a further period, after so many changes.
+fn plans(store: &str, changes: usize) -> String {
+    let plan = |(name, more)| format!("[[limits.l.overrides]]\nkeys = ['{name}-*']\nrates = ['3/d', '900/{more}']\n");
+    let plans = [("gold", "m"), ("silver", "2h"), ("bronze", "10m"), ("free", "30m")];
+    let mut overrides: String = plans.into_iter().map(plan).collect();
+    // Only the first change leaves every key its override.
+    let others: Vec<_> = (1..changes).map(|number| format!("other-{number}")).collect();
+    if !others.is_empty() {
+        write!(overrides, "[[limits.l.overrides]]\nkeys = {others:?}\nexempt = true\n").unwrap();
+    }
+    let limit = format!("[limits.l]\nkey = 'header:a'\nrates = ['3/d']\nprecision = {}\n{overrides}", changes + 1);
+    format!("{store}{limit}[[routes]]\npath = '/*'\nlimits = ['l']\nrespond = {{ status = 200 }}\n")
+}
+
+#[test]
+fn no_plan_of_a_limit_loses_its_counts_by_several_changes() {
+    every_store(|store| {
+        let gateway = Gateway::start(&plans(store, 0));
+        let mut client = gateway.client();
+        let mut passed =
+            |key: &str| (0..4).filter(|_| client.get_with("/", format!("A: {key}\r\n")).status == 200).count();
+        let keys = ["nobody", "gold-1", "silver-1", "bronze-1", "free-1"];
+        assert_eq!(keys.map(&mut passed), [3; 5]);
+        for changes in 1..=3 {
+            gateway.reload_and_wait("", &plans(store, changes));
+        }
+        assert_eq!(keys.map(passed), [0; 5], "{store}");
+    });
+}
+
 #[test]
 fn a_reload_of_many_overrides_delays_no_request() {
     let folder = tempfile::tempdir().unwrap();

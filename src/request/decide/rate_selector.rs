@@ -10,15 +10,12 @@ use super::sent_rate::SentRate;
 use super::temporary_overrides::{LimitOverrides, TemporaryRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::overrides::{Allowance, Overrides};
-use crate::config::{self, Key, PathPattern, Source};
+use crate::config::{self, Key, MAX_LAYOUTS, PathPattern, Source};
 use crate::limit::{Limit, Rate, Strategy};
 use crate::request::descriptors::messages::RateLimitOverride;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::sources::quotas::{GrantedQuota, Quota, QuotaRates};
 use crate::store::Replaced;
-
-/// The most cell layouts of one limit whose counts a reload migrates. Limits seldom have more than two or three.
-const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
 #[derive(Clone)]
@@ -214,13 +211,40 @@ impl RateTable {
             let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
             return keys.flat_map(|key| self.replaced_of(key, old)).collect();
         }
-        // A key may change between the limit's own rates and those of an override. Tiers keep counters of their own.
-        let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
-        let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
+        let by_key =
+            if self.overrides.selects_like(&old.overrides) { self.same_override(old) } else { self.any_two(old) };
         let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
         let by_tier = self.tiers.iter().filter_map(|(name, to)| of_tier((name, to)));
-        let differ = by_key.chain(by_tier).filter(|(from, to)| from.id() != to.id());
+        let differ = by_key.into_iter().chain(self.by_temporary(old)).chain(by_tier);
+        let mut known = BTreeSet::new();
+        let differ = differ.filter(|(from, to)| from.id() != to.id() && known.insert((from.id(), to.id())));
         differ.map(|(from, to)| Replaced { key: None, from: from.clone(), to: to.clone() }).collect()
+    }
+
+    /// If every key has the same override as before: the limit's own rates, and those of each override, before and now.
+    fn same_override<'a>(&'a self, old: &'a Self) -> Vec<LimitPair<'a>> {
+        // Without rates, a key may have been counted by the limit's own before, or will be again.
+        let or_own =
+            |table: &'a Self, granted: &'a Option<Arc<Limit>>| granted.as_ref().unwrap_or(&table.default_limit);
+        let granted = old.granted.iter().zip(&self.granted).map(|(from, to)| (or_own(old, from), or_own(self, to)));
+        [(&old.default_limit, &self.default_limit)].into_iter().chain(granted).collect()
+    }
+
+    /// A key may change between the limit's own rates and those of an override. Tiers keep counters of their own.
+    fn any_two<'a>(&'a self, old: &'a Self) -> Vec<LimitPair<'a>> {
+        let pairs = |to| old.by_key.iter().take(MAX_LAYOUTS).map(move |from| (from, to));
+        self.by_key.iter().take(MAX_LAYOUTS).flat_map(pairs).collect()
+    }
+
+    /// The rates of keys with an override from the admin API, before and now. A reload may end it.
+    fn by_temporary<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = LimitPair<'a>> {
+        let all = [old, self].into_iter().filter_map(|table| table.temporary.as_ref());
+        all.flat_map(|all| all.keys()).map(|key| (old.own_or_temporary(key), self.own_or_temporary(key)))
+    }
+
+    fn own_or_temporary(&self, key: Fingerprint) -> &Arc<Limit> {
+        let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
+        granted.and_then(|(granted, ..)| granted.limit.as_ref()).unwrap_or(&self.default_limit)
     }
 
     /// Like [`Self::replaced`], for one key with an override from the admin API. The key may also have a tier, so without the
@@ -238,10 +262,13 @@ impl RateTable {
         let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
         match granted.and_then(|(granted, ..)| granted.limit.clone()) {
             Some(limit) => vec![limit],
-            None => one_for_each_layout(self.without_override()).into_iter().take(MAX_MIGRATED).collect(),
+            None => one_for_each_layout(self.without_override()).into_iter().take(MAX_LAYOUTS).collect(),
         }
     }
 }
+
+/// What counted a key, and what counts it now.
+type LimitPair<'a> = (&'a Arc<Limit>, &'a Arc<Limit>);
 
 fn listed(number: usize, limit: &Arc<Limit>) -> SelectedRates<'_> {
     SelectedRates::Rates(RateSet::Listed(number), limit)

@@ -7,6 +7,7 @@
 //! the limit that counts its key now. Several reloads are applied from the oldest to the newest, so that a rate that is
 //! missing in between is not lost.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,9 +106,12 @@ impl Memory {
         let moved = if self.is_migrating(now) && !is_there(&ticket.limit) {
             let reloads = self.reloads.load();
             let mut all = reloads.after(&ticket.limit, ticket.key);
-            all.find(|migration| is_there(&migration.to)).map(|Migration { from, to, at, .. }| {
-                let reservation = to.migrate_reservation(from, &ticket.reservation, *at);
-                Ticket { limit: to.clone(), reservation, ..ticket.clone() }
+            all.find_map(|Migration { from, to, at, .. }| {
+                // A later reload may have replaced that limit before its cell was migrated again.
+                let later = reloads.before(to, ticket.key).filter(|between| between.at > *at);
+                let limit = iter::once(to).chain(later.map(|between| &between.from)).find(|limit| is_there(limit))?;
+                let reservation = limit.migrate_reservation(from, &ticket.reservation, *at);
+                Some(Ticket { limit: limit.clone(), reservation, ..ticket.clone() })
             })
         } else {
             None
