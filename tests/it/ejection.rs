@@ -52,18 +52,18 @@ impl Victims {
 
     /// One client has requests that fail side by side, while others are served.
     fn fail_side_by_side(mut self, until_timeout: bool, status: u16) {
-        const REQUESTS: usize = 24;
+        const REQUESTS: u8 = 24;
         let mut bad: Vec<_> = (0..REQUESTS).map(|_| self.gateway.client()).collect();
         bad.iter_mut().for_each(|client| client.send("POST /held HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
         let held = |up: &Upstream| up.received().iter().filter(|received| received.target == "/held").count();
-        until("they have all", PATIENCE, || self.servers.iter().map(held).sum::<usize>() == REQUESTS);
+        until("they have all", PATIENCE, || self.servers.iter().map(held).sum::<usize>() == usize::from(REQUESTS));
         self.serve_others();
         if !until_timeout {
             self.go = None;
         }
         until("they have failed", PATIENCE, || {
             self.serve_others();
-            self.failures() >= REQUESTS as f64
+            self.failures() >= f64::from(REQUESTS)
         });
         bad.iter_mut().for_each(|client| assert_eq!(client.response(false).status, status));
         assert_eq!(self.gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
