@@ -58,9 +58,7 @@ impl Protocol for Valkey {
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, login).await? };
             let mut socket = greeting::open(&valkey, &address).await?;
             greeting::try_all(&valkey, &address, &mut socket).await?;
-            if valkey.slots.is_some() {
-                socket.redirects = Some(Box::new(Follower::new(valkey, address)));
-            }
+            socket.redirects = Some(Box::new(Follower::new(valkey, address)));
             Ok(socket)
         })
     }
