@@ -72,7 +72,11 @@ impl Engine {
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
         for server in 0..self.servers.len() {
             if !self.is_needed(server) {
-                self.close_unneeded(server, now);
+                let Server { link, outputs, .. } = &mut self.servers[server];
+                if link.is_up() || link.is_connecting() {
+                    link.failed(now);
+                    outputs.push_back(Output::Close);
+                }
                 continue;
             }
             match self.servers[server].link.on_timer(now) {
@@ -180,14 +184,6 @@ impl Engine {
     /// A node of a cluster without slots is not connected to, but it may still have to answer for slots that it has lost.
     fn is_needed(&self, server: usize) -> bool {
         !self.coordinator.is_retired(server) || self.servers[server].link.is_asked()
-    }
-
-    fn close_unneeded(&mut self, server: usize, now: Instant) {
-        let Server { link, outputs, .. } = &mut self.servers[server];
-        if link.is_up() || link.is_connecting() {
-            link.failed(now);
-            outputs.push_back(Output::Close);
-        }
     }
 
     /// All servers that are known, in the order of their numbers.
