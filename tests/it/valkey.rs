@@ -271,7 +271,7 @@ fn connections_that_are_killed_in_a_flood_let_no_more_through() {
     for strategy in ["sliding-window", "fixed-window"] {
         let valkey = Valkey::start();
         admitted_while(&valkey, strategy, true, || {
-            drop(valkey.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]))
+            drop(valkey.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]));
         });
     }
 }

@@ -56,8 +56,7 @@ impl Protocol for Valkey {
         Box::pin(async move {
             let login = &valkey.login;
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, login).await? };
-            let mut socket = greeting::open(&valkey, &address).await?;
-            greeting::try_all(&valkey, &address, &mut socket).await?;
+            let mut socket = greeting::open(&valkey, &address, true).await?;
             socket.redirects = Some(Box::new(Follower::new(valkey, address)));
             Ok(socket)
         })

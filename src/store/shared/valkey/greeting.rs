@@ -13,32 +13,32 @@ use crate::config::Login;
 const NODE: &str = "it is a node of a cluster, and [store] has no `cluster = true`";
 const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = true`";
 
-/// Connects to a server, and greets it.
+/// Connects to a server, and greets it. Not each connection `tries` the commands at a node of a cluster, because the item for that
+/// may be in a slot that moves.
 ///
 /// # Errors
 /// If it cannot be used.
-pub(super) async fn open(valkey: &Valkey, address: &str) -> Result<Socket, LinkFailure> {
+pub(super) async fn open(valkey: &Valkey, address: &str, tries: bool) -> Result<Socket, LinkFailure> {
     let Valkey { login, slots, .. } = valkey;
     let mut socket = Socket::connect(address, login.tls.as_deref()).await?;
-    ask(&mut socket, &introduction(login), login.cluster).await?;
+    let (database, name) = (login.database.to_string(), valkey.probe(address).unwrap_or_default());
+    let mut commands = introduction(login);
     if login.database > 0 {
-        ask(&mut socket, &[vec!["SELECT", &login.database.to_string()]], false).await?;
+        commands.push(vec!["SELECT", &database]);
     }
+    if slots.is_none() {
+        commands.extend(trial(&name));
+    }
+    ask(&mut socket, &commands, login.cluster).await?;
     if let Some(slots) = slots {
         let mut question = Vec::new();
         frames::write(&["CLUSTER", "SLOTS"], &mut question);
         slots.parts.send_replace(socket.ask(question, |input| parts(input, address)).await?);
+        if tries && let Some(name) = valkey.probe(address) {
+            ask(&mut socket, &trial(&name), true).await?;
+        }
     }
     Ok(socket)
-}
-
-/// Tries each command on a connection to this address, unless it is that of a node without slots.
-///
-/// # Errors
-/// If the server refuses one.
-pub(super) async fn try_all(valkey: &Valkey, address: &str, socket: &mut Socket) -> Result<(), LinkFailure> {
-    let Some(name) = valkey.probe(address) else { return Ok(()) };
-    ask(socket, &trial(&name), valkey.login.cluster).await
 }
 
 async fn ask(socket: &mut Socket, commands: &[Vec<&str>], is_cluster: bool) -> Result<(), LinkFailure> {

@@ -128,7 +128,7 @@ async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<R
     for _ in 0..MOST {
         let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
         let mut theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
-        let Ok(Ok(mut socket)) = timeout(TIMEOUT, greeting::open(&valkey, &server)).await else {
+        let Ok(Ok(mut socket)) = timeout(TIMEOUT, greeting::open(&valkey, &server, false)).await else {
             theirs.into_iter().for_each(|one| one.to = None);
             continue;
         };
