@@ -57,7 +57,9 @@ impl Protocol for Valkey {
             let login = &valkey.login;
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, login).await? };
             let mut socket = greeting::open(&valkey, &address, true).await?;
-            socket.redirects = Some(Box::new(Follower::new(valkey, address)));
+            if valkey.slots.is_some() {
+                socket.redirects = Some(Box::new(Follower::new(valkey, address)));
+            }
             Ok(socket)
         })
     }

@@ -1,12 +1,9 @@
-//! What a server has not done: commands for a slot that another node has or is about to get, and scripts that it has forgotten.
+//! The redirections of a node: commands for a slot that another node has, or is about to get.
 //!
-//! A node has not done a command that it redirects, so it is sent to the other one, and that one's reply takes the place of the redirection.
+//! The node has not done such a command, so it is sent to the other one, and that one's reply takes the place of the redirection.
 //! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice.
 //! If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got commands and
 //! does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
-//!
-//! A forgotten script is a redirection to the same server, because each new connection teaches the scripts. What was read after it
-//! is read again, so that it shows the write.
 
 use std::mem;
 use std::ops::Range;
@@ -35,9 +32,6 @@ pub(super) struct Follower {
     sent: BytesMut,
     /// How many bytes at the end of the input were not looked at.
     unseen: usize,
-    /// Whether a script was forgotten, and how many bytes of `sent` may have been read before it is run again.
-    is_forgotten: bool,
-    unsure: usize,
     following: Option<Following>,
 }
 
@@ -56,7 +50,7 @@ struct Redirected {
 
 impl Follower {
     pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        Self { valkey, node, sent: BytesMut::new(), unseen: 0, is_forgotten: false, unsure: 0, following: None }
+        Self { valkey, node, sent: BytesMut::new(), unseen: 0, following: None }
     }
 
     /// Looks at the replies that were not looked at yet.
@@ -67,18 +61,9 @@ impl Follower {
             // The node sends what nobody has asked for, if there is no command.
             let (_, length) = frame(&self.sent, 0)?.ok_or(Garbage)?;
             let command = self.sent.split_to(length);
-            let is_unsure = self.unsure > 0;
-            self.unsure = self.unsure.saturating_sub(length);
-            let to = match reply {
-                Frame::Error(error) if input[error.clone()].starts_with(b"NOSCRIPT") => {
-                    (self.is_forgotten, self.unsure) = (true, self.sent.len());
-                    Some(self.node.clone())
-                }
-                Frame::Error(error) => redirection(&input[error], &self.node),
-                Frame::Several(_) if is_unsure => Some(self.node.clone()),
-                _ => None,
-            };
-            if let Some(to) = to {
+            if let Frame::Error(error) = reply
+                && let Some(to) = redirection(&input[error], &self.node)
+            {
                 self.valkey.slots.iter().for_each(|slots| slots.stale.notify_one());
                 let reply = BytesMut::from(&input[at..next]);
                 redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
@@ -107,9 +92,6 @@ impl Redirects for Follower {
         let Some(following) = &mut self.following else { return Poll::Ready(Ok(())) };
         let redirected = ready!(following.as_mut().poll(cx))?;
         self.following = None;
-        if mem::take(&mut self.is_forgotten) {
-            self.unsure = self.sent.len();
-        }
         let before = mem::take(input);
         let mut at = 0;
         for Redirected { place, reply, .. } in redirected {
