@@ -35,7 +35,9 @@ pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>> + Se
 /// Sees what is sent to a server and what it replies. Where the server says that another one does a command, asks that one, and
 /// puts its reply in the place of the redirection.
 pub(super) trait Redirects: Send {
-    fn sent(&mut self, commands: &[u8]);
+    fn sent(&mut self, exchange: &[u8]);
+    /// So many exchanges are not answered yet, the first of which is that to which the input replies first.
+    fn unanswered(&mut self, exchanges: usize);
     /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
     /// were not there at the last call.
     ///
@@ -63,6 +65,13 @@ impl Connection {
         match self {
             Self::Open(socket) => socket.write(bytes),
             Self::Closed | Self::Connecting(_) => {}
+        }
+    }
+
+    /// So many of the exchanges that were written are not answered yet.
+    pub(super) fn unanswered(&mut self, exchanges: usize) {
+        if let Self::Open(Socket { redirects: Some(redirects), .. }) = self {
+            redirects.unanswered(exchanges);
         }
     }
 

@@ -168,14 +168,18 @@ impl Driver {
                 proceeded = connection.proceed() => proceeded,
                 () = woken.notified() => continue,
             };
-            self.apply(|engine| match proceeded {
-                Ok(None) => engine.connected(server, Instant::now()),
-                Ok(Some(input)) => {
-                    let taken = engine.received(server, input, Instant::now(), clock::now());
-                    input.advance(taken);
+            let unanswered = self.apply(|engine| {
+                match proceeded {
+                    Ok(None) => engine.connected(server, Instant::now()),
+                    Ok(Some(input)) => {
+                        let taken = engine.received(server, input, Instant::now(), clock::now());
+                        input.advance(taken);
+                    }
+                    Err(failure) => engine.failed(server, &failure, Instant::now()),
                 }
-                Err(failure) => engine.failed(server, &failure, Instant::now()),
+                engine.unanswered(server)
             });
+            connection.unanswered(unanswered);
         }
     }
 }

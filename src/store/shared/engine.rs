@@ -149,6 +149,13 @@ impl Engine {
         mem::take(&mut self.servers[server].outputs)
     }
 
+    /// How many exchanges were written to the server and are not answered yet.
+    pub(super) fn unanswered(&self, server: usize) -> usize {
+        let Server { link, outputs, .. } = &self.servers[server];
+        let unwritten = outputs.iter().filter(|output| matches!(output, Output::Write(_))).count();
+        link.in_flight().saturating_sub(unwritten)
+    }
+
     pub(super) fn has_outputs(&self, server: usize) -> bool {
         !self.servers[server].outputs.is_empty()
     }
@@ -183,7 +190,7 @@ impl Engine {
 
     /// A node of a cluster without slots is not connected to, but it may still have to answer for slots that it has lost.
     fn is_needed(&self, server: usize) -> bool {
-        !self.coordinator.is_retired(server) || self.servers[server].link.is_asked()
+        !self.coordinator.is_retired(server) || self.servers[server].link.in_flight() > 0
     }
 
     /// All servers that are known, in the order of their numbers.

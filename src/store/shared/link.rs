@@ -110,9 +110,9 @@ impl Link {
         matches!(self.state, LinkState::Connecting { .. })
     }
 
-    /// Whether the server has not answered an exchange yet.
-    pub(super) fn is_asked(&self) -> bool {
-        !self.in_flight.is_empty()
+    /// How many exchanges are not answered yet.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     pub(super) fn is_up(&self) -> bool {

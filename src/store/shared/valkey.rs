@@ -57,9 +57,7 @@ impl Protocol for Valkey {
             let login = &valkey.login;
             let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, login).await? };
             let mut socket = greeting::open(&valkey, &address, true).await?;
-            if valkey.slots.is_some() {
-                socket.redirects = Some(Box::new(Follower::new(valkey, address)));
-            }
+            socket.redirects = Some(Box::new(Follower::new(valkey, address)));
             Ok(socket)
         })
     }

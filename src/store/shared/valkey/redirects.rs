@@ -1,10 +1,14 @@
-//! The redirections of a node: commands for a slot that another node has, or is about to get.
+//! What a server has not done: commands for a slot that another node has or is about to get, and scripts that it has forgotten.
 //!
-//! The node has not done such a command, so it is sent to the other one, and that one's reply takes the place of the redirection.
+//! A node has not done a command that it redirects, so it is sent to the other one, and that one's reply takes the place of the redirection.
 //! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice.
 //! If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got commands and
 //! does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
+//!
+//! A forgotten script is a redirection to the same server, because each new connection teaches the scripts. What was read after it
+//! is read again, so that it shows the write.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
@@ -12,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use memchr::{memchr, memmem};
 use tokio::time::timeout;
 
 use super::super::connection::Redirects;
@@ -28,12 +33,20 @@ const MOST: usize = 16;
 pub(super) struct Follower {
     valkey: Valkey,
     node: String,
-    /// The commands to which no reply was seen yet.
-    sent: BytesMut,
-    /// How many bytes at the end of the input were not looked at.
-    unseen: usize,
+    /// The exchanges that are not answered yet.
+    sent: VecDeque<Vec<u8>>,
+    /// Whether the input has a mark that was not looked at in full.
+    is_marked: bool,
+    /// Whether a script was forgotten, and how many of `sent` may have been read before it is run again.
+    is_forgotten: bool,
+    unsure: usize,
     following: Option<Following>,
 }
+
+/// How errors begin after which a command is done elsewhere, or again.
+const MARKS: [&[u8]; 3] = [b"-MOVED ", b"-ASK ", b"-NOSCRIPT"];
+/// The length of the longest of these.
+const LONGEST_MARK: usize = 9;
 
 type Following = Pin<Box<dyn Future<Output = Result<Vec<Redirected>, LinkFailure>> + Send>>;
 
@@ -50,39 +63,61 @@ struct Redirected {
 
 impl Follower {
     pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        Self { valkey, node, sent: BytesMut::new(), unseen: 0, following: None }
+        Self { valkey, node, sent: VecDeque::new(), is_marked: false, is_forgotten: false, unsure: 0, following: None }
     }
 
-    /// Looks at the replies that were not looked at yet.
+    /// Looks at all replies to the exchanges that are not answered yet, with which the input begins.
     fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
-        let mut redirected = Vec::new();
-        let mut at = input.len() - self.unseen;
-        while let Some((reply, next)) = frame(input, at)? {
-            // The node sends what nobody has asked for, if there is no command.
-            let (_, length) = frame(&self.sent, 0)?.ok_or(Garbage)?;
-            let command = self.sent.split_to(length);
-            if let Frame::Error(error) = reply
-                && let Some(to) = redirection(&input[error], &self.node)
-            {
-                self.valkey.slots.iter().for_each(|slots| slots.stale.notify_one());
-                let reply = BytesMut::from(&input[at..next]);
-                redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
+        let (mut redirected, mut at) = (Vec::new(), 0);
+        for (number, exchange) in self.sent.iter().enumerate() {
+            let mut begin = 0;
+            while begin < exchange.len() {
+                let Some((reply, next)) = frame(input, at)? else {
+                    self.is_marked = at < input.len();
+                    return Ok(redirected);
+                };
+                let (_, end) = frame(exchange, begin)?.ok_or(Garbage)?;
+                let to = match reply {
+                    Frame::Error(error) if input[error.clone()].starts_with(b"NOSCRIPT") => {
+                        (self.is_forgotten, self.unsure) = (true, self.sent.len());
+                        Some(self.node.clone())
+                    }
+                    Frame::Error(error) => redirection(&input[error], &self.node),
+                    Frame::Several(_) if number < self.unsure => Some(self.node.clone()),
+                    _ => None,
+                };
+                if let Some(to) = to {
+                    self.valkey.slots.iter().for_each(|slots| slots.stale.notify_one());
+                    let (command, reply) = (BytesMut::from(&exchange[begin..end]), BytesMut::from(&input[at..next]));
+                    redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
+                }
+                (at, begin) = (next, end);
             }
-            at = next;
         }
-        self.unseen = input.len() - at;
+        self.is_marked = false;
         Ok(redirected)
     }
 }
 
 impl Redirects for Follower {
-    fn sent(&mut self, commands: &[u8]) {
-        self.sent.extend_from_slice(commands);
+    fn sent(&mut self, exchange: &[u8]) {
+        self.sent.push_back(exchange.to_vec());
+    }
+
+    fn unanswered(&mut self, exchanges: usize) {
+        let answered = self.sent.len().saturating_sub(exchanges);
+        self.sent.drain(..answered);
+        self.unsure = self.unsure.saturating_sub(answered);
     }
 
     fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        self.unseen += more;
         if self.following.is_none() {
+            // To look at each reply would take a sixth of a decision. A mark may have come in pieces.
+            let new = &input[input.len().saturating_sub(more + LONGEST_MARK)..];
+            self.is_marked |= memchr(b'-', new).is_some() && MARKS.iter().any(|mark| memmem::find(new, mark).is_some());
+            if self.unsure == 0 && !self.is_marked {
+                return Poll::Ready(Ok(()));
+            }
             let redirected = self.redirected(input)?;
             if redirected.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -92,6 +127,9 @@ impl Redirects for Follower {
         let Some(following) = &mut self.following else { return Poll::Ready(Ok(())) };
         let redirected = ready!(following.as_mut().poll(cx))?;
         self.following = None;
+        if mem::take(&mut self.is_forgotten) {
+            self.unsure = self.sent.len();
+        }
         let before = mem::take(input);
         let mut at = 0;
         for Redirected { place, reply, .. } in redirected {
