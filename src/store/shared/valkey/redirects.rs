@@ -1,9 +1,9 @@
 //! What a server has not done: commands for a slot that another node has or is about to get, and scripts that it has forgotten.
 //!
-//! A node has not done a command that it redirects, so it is sent to the other one, and that one's reply takes the place of the redirection.
-//! A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is done twice.
-//! If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got commands and
-//! does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
+//! A node has not done a command that it redirects, so it is sent to the other one, and that one's reply takes the place of the
+//! redirection. A slot may move again, so that one may redirect, too. So a reader sees whether the command was done, and nothing is
+//! done twice. If the other node cannot be connected to, the redirection stays, which is an error like any other. If it has got
+//! commands and does not answer, nobody knows whether they are done, and the connection fails as if this node had not answered.
 //!
 //! A forgotten script is a redirection to the same server, because each new connection teaches the scripts. What was read after it
 //! is read again, so that it shows the write.
