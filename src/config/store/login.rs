@@ -2,7 +2,8 @@
 
 use super::{addresses, keys};
 use crate::config::pem_files::SystemAuthorities;
-use crate::config::read::Section;
+use crate::config::read::{Section, Wrong};
+use crate::config::report::quoted;
 use crate::config::secret::SecretText;
 use crate::config::upstream::{UpstreamTls, read_tls};
 
@@ -29,7 +30,15 @@ pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
     let help = "the sentinels know where the server is: remove one of the two keys";
     section.refuse(&[keys::servers.name], "does not go with `sentinels`", help);
     let help = "add the name that the sentinels have for the primary: master = \"mymaster\"";
-    section.required(&keys::master, help)?.text().map(|name| vec![name.to_owned()])
+    let field = section.required(&keys::master, help)?;
+    let name = field.parse(|text| match text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(Wrong::new(
+            format!("{} is no name of a primary", quoted(text)),
+            "it has printable characters without spaces",
+        )),
+    });
+    name.map(|name| vec![name])
 }
 
 /// The password may be secret, so it has been read before.
