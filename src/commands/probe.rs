@@ -52,15 +52,15 @@ impl Probe {
             Self::Ready => "/readyz",
         };
         let answered = runtime.block_on(within(LIMIT, async {
-            let mut answered = client.get(path, LIMIT).await;
-            for _ in 1..ATTEMPTS {
-                if answered.is_ok() {
-                    break;
+            let mut attempt = 1;
+            loop {
+                let answered = client.get(path, LIMIT).await;
+                if answered.is_ok() || attempt == ATTEMPTS {
+                    return answered;
                 }
+                attempt += 1;
                 sleep(PAUSE).await;
-                answered = client.get(path, LIMIT).await;
             }
-            answered
         }));
         let answered =
             answered.and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(NOT_A_GATEWAY.to_owned()) });

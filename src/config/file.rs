@@ -1,8 +1,8 @@
 //! The whole file: its sections, and what is read of them.
 //!
-//! Each section has a table of its keys, each with its values, its default and its purpose. The readers, the JSON schema and
-//! docs/reference.md and `/api/config` all use these tables. A default is read like a value of the file. So documentation and readers cannot
-//! disagree.
+//! Each section has a table of its keys, each with its values, its default and its purpose. The readers, the JSON schema,
+//! docs/reference.md and `/api/config` all use these tables. A default is read like a value of the file. So documentation and
+//! readers cannot disagree.
 
 use std::collections::HashMap;
 

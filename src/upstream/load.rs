@@ -8,11 +8,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::overload::Window;
 use super::overload::gradient::Sample;
+use super::overload::{Window, group_of};
 use crate::base::clock::Monotonic;
 use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
-use crate::net::network_of;
 
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as for round-trip times (RFC 6298).
 const SMOOTHING: u32 = 3;
@@ -53,11 +52,7 @@ impl ClientBit {
     pub(super) const OWN: Self = Self(1);
 
     pub(super) fn of(client: IpAddr) -> Self {
-        let number = match network_of(client) {
-            IpAddr::V4(address) => u64::from(address.to_bits()),
-            IpAddr::V6(network) => (network.to_bits() >> 64) as u64,
-        };
-        Self(1 << (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58))
+        Self(1 << group_of(client, 0, 64))
     }
 }
 

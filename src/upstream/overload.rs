@@ -50,13 +50,18 @@ pub struct Level(u32);
 /// The rank of a request, from its priority, its client's address and the time in seconds. The addresses of an IPv6 network of
 /// 64 bits are one client.
 pub fn rank(priority: u8, client: IpAddr, seconds: u64) -> usize {
-    let address = match client {
+    let group = group_of(client, mixed(seconds / REGROUPED_EVERY), GROUPS);
+    usize::from(priority.min(HIGHEST_PRIORITY)) * GROUPS + group
+}
+
+/// The group of a client among so many, a power of two. `salt` chooses other groups.
+pub(super) fn group_of(client: IpAddr, salt: u64, groups: usize) -> usize {
+    let address = match client.to_canonical() {
         IpAddr::V4(address) => u64::from(address.to_bits()),
         // The client chooses the other 64 bits itself.
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
     };
-    let group = mixed(address ^ mixed(seconds / REGROUPED_EVERY)) >> (u64::BITS - GROUPS.ilog2());
-    usize::from(priority.min(HIGHEST_PRIORITY)) * GROUPS + usize::try_from(group).unwrap_or_default()
+    usize::try_from(mixed(address ^ salt) >> (u64::BITS - groups.ilog2())).unwrap_or_default()
 }
 
 /// Spreads the bits of a number (the finalizer of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number

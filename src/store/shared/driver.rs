@@ -202,14 +202,15 @@ async fn refresh_slots(slots: &SlotMap, nodes: &[String], health: &Health, proto
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot::error::TryRecvError;
+    use tokio::task::spawn_local;
+
     use super::*;
     use crate::base::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::store::shared::Shared;
     use crate::store::{Answer, Ask};
-    use tokio::runtime::{Builder, LocalOptions};
-    use tokio::sync::oneshot::error::TryRecvError;
-    use tokio::task::spawn_local;
 
     const LONG: Duration = Duration::from_secs(30);
 

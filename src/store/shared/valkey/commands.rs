@@ -42,9 +42,9 @@ impl Commands for FrameCommands {
 
     fn add(&mut self, name: Name<'_>, amount: i64, initial: Option<Initial>, echo: Echo) {
         self.call(&ADD, name, if initial.is_some() { 3 } else { 1 }, Expected::Sum(echo));
-        frames::word(itoa::Buffer::new().format(amount).as_bytes(), &mut self.writes);
+        frames::number(amount, &mut self.writes);
         if let Some(Initial { count, lifetime }) = initial {
-            frames::word(itoa::Buffer::new().format(count).as_bytes(), &mut self.writes);
+            frames::number(count, &mut self.writes);
             self.lifetime(lifetime);
         }
     }
@@ -52,8 +52,7 @@ impl Commands for FrameCommands {
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
         self.begin(&[b"SET"], name, 3, Expected::Stored);
         frames::word(format!("{count} {number}").as_bytes(), &mut self.writes);
-        frames::word(b"EX", &mut self.writes);
-        self.lifetime(lifetime);
+        self.expiry(lifetime);
     }
 
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
@@ -68,8 +67,7 @@ impl Commands for FrameCommands {
         let is_first = condition == Condition::Missing;
         self.begin(&[b"SET"], name, if is_first { 4 } else { 3 }, Expected::Stored);
         frames::word_of(value, &mut self.writes);
-        frames::word(b"EX", &mut self.writes);
-        self.lifetime(lifetime);
+        self.expiry(lifetime);
         if is_first {
             frames::word(b"NX", &mut self.writes);
         }
@@ -127,7 +125,12 @@ impl FrameCommands {
 
     /// Whole seconds by the server's clock.
     fn lifetime(&mut self, Lifetime { seconds, .. }: Lifetime) {
-        frames::word(itoa::Buffer::new().format(seconds).as_bytes(), &mut self.writes);
+        frames::number(seconds, &mut self.writes);
+    }
+
+    fn expiry(&mut self, lifetime: Lifetime) {
+        frames::word(b"EX", &mut self.writes);
+        self.lifetime(lifetime);
     }
 }
 

@@ -44,6 +44,10 @@ pub(super) fn word_of<const PARTS: usize>(parts: [&[u8]; PARTS], out: &mut Vec<u
     out.extend_from_slice(b"\r\n");
 }
 
+pub(super) fn number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+    word(itoa::Buffer::new().format(number).as_bytes(), out);
+}
+
 fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
     match u8::try_from(number) {
         // Most words are this short.
@@ -153,7 +157,8 @@ mod tests {
     fn words_are_counted_in_bytes() {
         let mut out = Vec::new();
         write(&[&b"SET"[..], b"k", b"\r\n\xff"], &mut out);
-        assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n");
+        number(17, &mut out);
+        assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
     }
 
     #[test]

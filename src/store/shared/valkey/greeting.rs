@@ -21,14 +21,14 @@ const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = tr
 pub(super) async fn open(valkey: &Valkey, address: &str, tries: bool) -> Result<Socket, LinkFailure> {
     let Valkey { login, slots, .. } = valkey;
     let mut socket = Socket::connect(address, login.tls.as_deref()).await?;
-    let (database, name) = (login.database.to_string(), valkey.probe(address).unwrap_or_default());
+    let database = login.database.to_string();
     let mut commands = introduction(login);
     if login.database > 0 {
         commands.push(vec!["SELECT", &database]);
     }
-    if slots.is_none() {
-        commands.extend(trial(&name));
-    }
+    // A node of a cluster first says which slots it has.
+    let name = slots.is_none().then(|| valkey.probe(address)).flatten();
+    commands.extend(name.iter().flat_map(|name| trial(name)));
     ask(&mut socket, &commands, login.cluster).await?;
     if let Some(slots) = slots {
         let mut question = Vec::new();
