@@ -32,8 +32,6 @@ pub(super) struct ServerQueue {
     pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
     pub(super) round_trip: Duration,
-    /// Whether it has no slot of its cluster any more.
-    pub(super) is_retired: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +41,8 @@ pub(super) enum ServerState {
     New,
     Up,
     Away,
+    /// It has no slot of its cluster any more. It is left once it has answered everything.
+    Retired,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,15 +77,16 @@ impl ServerQueue {
 
     /// Whether the server is about to answer, or is not asked any more.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_retired || self.state == ServerState::Up && !self.in_flight.is_empty()
+        self.state == ServerState::Retired || self.state == ServerState::Up && !self.in_flight.is_empty()
     }
 
-    /// No cell is queued here if the server has no slot any more.
-    pub(super) fn set_retired(&mut self, is_retired: bool) {
-        self.is_retired = is_retired;
-        if is_retired {
+    pub(super) fn has_slots(&mut self, has_slots: bool) {
+        if !has_slots {
+            self.state = ServerState::Retired;
             self.wanted.clear();
             self.pending.clear();
+        } else if self.state == ServerState::Retired {
+            self.state = if self.in_flight.is_empty() { ServerState::New } else { ServerState::Up };
         }
     }
 
@@ -169,7 +170,9 @@ impl ServerQueue {
     }
 
     pub(super) fn fail(&mut self) -> VecDeque<Exchange> {
-        self.state = ServerState::Away;
+        if self.state != ServerState::Retired {
+            self.state = ServerState::Away;
+        }
         std::mem::take(&mut self.in_flight)
     }
 

@@ -36,8 +36,8 @@ pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>> + Se
 /// puts its reply in the place of the redirection.
 pub(super) trait Redirects: Send {
     fn sent(&mut self, exchange: &[u8]);
-    /// So many exchanges are not answered yet, the first of which is that to which the input replies first.
-    fn unanswered(&mut self, exchanges: usize);
+    /// So many exchanges are answered, and the replies to them are no longer in the input.
+    fn answered(&mut self, exchanges: usize);
     /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
     /// were not there at the last call.
     ///
@@ -68,10 +68,10 @@ impl Connection {
         }
     }
 
-    /// So many of the exchanges that were written are not answered yet.
-    pub(super) fn unanswered(&mut self, exchanges: usize) {
+    /// The input that was taken has answered so many exchanges.
+    pub(super) fn answered(&mut self, exchanges: usize) {
         if let Self::Open(Socket { redirects: Some(redirects), .. }) = self {
-            redirects.unanswered(exchanges);
+            redirects.answered(exchanges);
         }
     }
 

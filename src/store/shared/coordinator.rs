@@ -113,9 +113,8 @@ impl Coordinator {
         self.servers.iter().all(ServerQueue::is_busy)
     }
 
-    /// Whether the server has no slot of its cluster any more.
     pub(super) fn is_retired(&self, server: usize) -> bool {
-        self.servers[server].is_retired
+        self.servers[server].state == ServerState::Retired
     }
 
     pub(super) fn is_written(&self) -> bool {

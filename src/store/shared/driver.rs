@@ -67,14 +67,9 @@ impl Setup {
         let (watching, watched) = (protocol.clone(), common.health.clone());
         connections.spawn_local(async move { health::watch(&*watching, &watched).await });
         if let Some(slots) = protocol.slot_map() {
-            let (driver, protocol, nodes) = (driver.clone(), protocol.clone(), config.servers.clone());
-            let health = common.health.clone();
-            connections.spawn_local(async move {
-                tokio::join!(
-                    driver.follow_slots(&slots, &protocol),
-                    refresh_slots(&slots, &nodes, &health, &*protocol)
-                );
-            });
+            let (driver, protocol) = (driver.clone(), protocol.clone());
+            let (nodes, health) = (config.servers.clone(), common.health.clone());
+            connections.spawn_local(async move { driver.follow_slots(&slots, &protocol, &nodes, &health).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -139,13 +134,32 @@ impl Driver {
         }
     }
 
-    /// Follows what connections learn about the slots of a cluster, at most once a second: a node that always names others would
-    /// let the gateway connect to ever more.
-    async fn follow_slots(self: Rc<Self>, slots: &SlotMap, protocol: &Arc<dyn Protocol>) {
+    /// Follows what connections learn about the slots of a cluster. When something may have moved, connects to a server, because
+    /// each new connection learns where the slots are: to one that answers, or to one of these `nodes`. Does both at most once a
+    /// second: a node that always names others would let the gateway connect to ever more.
+    async fn follow_slots(
+        self: Rc<Self>,
+        slots: &SlotMap,
+        protocol: &Arc<dyn Protocol>,
+        nodes: &[String],
+        health: &Health,
+    ) {
         // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         let mut learned = slots.parts.subscribe();
-        while learned.changed().await.is_ok() {
+        loop {
+            tokio::select! {
+                _ = learned.changed() => {}
+                () = slots.stale.notified() => {
+                    let servers = health.servers();
+                    let up = servers.iter().filter(|server| server.is_up()).map(|server| &server.address).collect::<Vec<_>>();
+                    if let Some(node) = fastrand::choice(up).or_else(|| fastrand::choice(nodes))
+                        && !matches!(timeout(NEXT_SLOTS, protocol.open(node)).await, Ok(Ok(_)))
+                    {
+                        slots.stale.notify_one();
+                    }
+                }
+            }
             let parts = learned.borrow_and_update().clone();
             self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
             self.serve_all(protocol, &mut connections);
@@ -168,35 +182,17 @@ impl Driver {
                 proceeded = connection.proceed() => proceeded,
                 () = woken.notified() => continue,
             };
-            let unanswered = self.apply(|engine| {
-                match proceeded {
-                    Ok(None) => engine.connected(server, Instant::now()),
-                    Ok(Some(input)) => {
-                        let taken = engine.received(server, input, Instant::now(), clock::now());
-                        input.advance(taken);
-                    }
-                    Err(failure) => engine.failed(server, &failure, Instant::now()),
+            match proceeded {
+                Ok(None) => self.apply(|engine| engine.connected(server, Instant::now())),
+                Ok(Some(input)) => {
+                    let receive = |engine: &mut Engine| engine.received(server, input, Instant::now(), clock::now());
+                    let (taken, answered) = self.apply(receive);
+                    input.advance(taken);
+                    connection.answered(answered);
                 }
-                engine.unanswered(server)
-            });
-            connection.unanswered(unanswered);
+                Err(failure) => self.apply(|engine| engine.failed(server, &failure, Instant::now())),
+            }
         }
-    }
-}
-
-/// Connects to a server when something may have moved: to one that answers, or to one of these `nodes`. Each connection that is
-/// made learns where the slots are.
-async fn refresh_slots(slots: &SlotMap, nodes: &[String], health: &Health, protocol: &dyn Protocol) {
-    loop {
-        slots.stale.notified().await;
-        let servers = health.servers();
-        let up: Vec<_> = servers.iter().filter(|server| server.is_up()).map(|server| &server.address).collect();
-        if let Some(node) = fastrand::choice(up).or_else(|| fastrand::choice(nodes))
-            && !matches!(timeout(NEXT_SLOTS, protocol.open(node)).await, Ok(Ok(_)))
-        {
-            slots.stale.notify_one();
-        }
-        sleep(NEXT_SLOTS).await;
     }
 }
 

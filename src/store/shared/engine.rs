@@ -71,12 +71,7 @@ impl Engine {
     /// Takes the messages, and does what is due by now.
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
         for server in 0..self.servers.len() {
-            if !self.is_needed(server) {
-                let Server { link, outputs, .. } = &mut self.servers[server];
-                if link.is_up() || link.is_connecting() {
-                    link.failed(now);
-                    outputs.push_back(Output::Close);
-                }
+            if self.is_left(server) {
                 continue;
             }
             match self.servers[server].link.on_timer(now) {
@@ -92,8 +87,8 @@ impl Engine {
 
     /// When [`Self::wake`] must be called next, if no message comes.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
-        let needed = (0..self.servers.len()).filter(|server| self.is_needed(*server));
-        let links = needed.filter_map(|server| self.servers[server].link.next_timer()).min();
+        let linked = (0..self.servers.len()).filter(|server| !self.is_left(*server));
+        let links = linked.filter_map(|server| self.servers[server].link.next_timer()).min();
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
 
@@ -108,16 +103,16 @@ impl Engine {
     }
 
     pub(super) fn failed(&mut self, server: usize, failure: &LinkFailure, now: Instant) {
-        let Server { link, .. } = &self.servers[server];
-        if link.is_connecting() || link.is_up() {
+        if self.servers[server].link.is_begun() {
             self.give_up(server, failure, now);
             self.go_on(now);
         }
     }
 
-    /// `input` is what the server has sent and the engine has not taken yet. Returns how many bytes it takes now.
-    pub(super) fn received(&mut self, server: usize, input: &[u8], now: Instant, time: Time) -> usize {
-        let mut taken = 0;
+    /// `input` is what the server has sent and the engine has not taken yet. Returns how many bytes it takes now, and how many
+    /// exchanges they answer.
+    pub(super) fn received(&mut self, server: usize, input: &[u8], now: Instant, time: Time) -> (usize, usize) {
+        let (mut taken, mut answered) = (0, 0);
         while self.servers[server].link.is_up() {
             match self.servers[server].link.receive(&input[taken..]) {
                 Ok(None) => break,
@@ -137,23 +132,17 @@ impl Engine {
                     }
                     self.servers[server].link.succeeded();
                     taken += length;
+                    answered += 1;
                 }
                 Err(garbage) => self.give_up(server, &garbage.into(), now),
             }
         }
         self.go_on(now);
-        taken
+        (taken, answered)
     }
 
     pub(super) fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
         mem::take(&mut self.servers[server].outputs)
-    }
-
-    /// How many exchanges were written to the server and are not answered yet.
-    pub(super) fn unanswered(&self, server: usize) -> usize {
-        let Server { link, outputs, .. } = &self.servers[server];
-        let unwritten = outputs.iter().filter(|output| matches!(output, Output::Write(_))).count();
-        link.in_flight().saturating_sub(unwritten)
     }
 
     pub(super) fn has_outputs(&self, server: usize) -> bool {
@@ -189,8 +178,8 @@ impl Engine {
     }
 
     /// A node of a cluster without slots is not connected to, but it may still have to answer for slots that it has lost.
-    fn is_needed(&self, server: usize) -> bool {
-        !self.coordinator.is_retired(server) || self.servers[server].link.in_flight() > 0
+    fn is_left(&self, server: usize) -> bool {
+        self.coordinator.is_retired(server) && self.servers[server].link.in_flight() == 0
     }
 
     /// All servers that are known, in the order of their numbers.
@@ -211,11 +200,11 @@ impl Engine {
             });
             owners[slots.clone()].fill(server);
         }
-        if owners == self.owners {
+        if owners == self.owners || parts.is_empty() {
             return;
         }
         self.owners.clone_from(&owners);
-        self.coordinator.follow_slots(owners);
+        self.coordinator.follow_slots(owners, self.servers.len());
         let shown = (0..self.servers.len()).filter(|server| !self.coordinator.is_retired(*server));
         self.health.replace(shown.map(|server| self.servers[server].health.clone()).collect());
         self.go_on(now);
@@ -224,6 +213,12 @@ impl Engine {
     fn go_on(&mut self, now: Instant) {
         self.pass_messages();
         self.health.know(self.coordinator.keys());
+        for server in 0..self.servers.len() {
+            if self.is_left(server) && self.servers[server].link.is_begun() {
+                self.servers[server].link.failed(now);
+                self.servers[server].outputs.push_back(Output::Close);
+            }
+        }
         let Self { coordinator, servers, commands, .. } = self;
         for (server, Server { link, outputs, .. }) in servers.iter_mut().enumerate() {
             // Ask the coordinator each time: a begun exchange changes what is due.

@@ -115,6 +115,11 @@ impl Link {
         self.in_flight.len()
     }
 
+    /// Whether there is a connection, or one is being made.
+    pub(super) fn is_begun(&self) -> bool {
+        !matches!(self.state, LinkState::Pausing { .. })
+    }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(self.state, LinkState::Up { .. })
     }

@@ -54,8 +54,8 @@ pub trait Commands {
 }
 
 pub trait Reader: Send {
-    /// Reads on. `input` begins with the first reply to this exchange, and only grows from call to call. Returns the length
-    /// of all replies once they have come in full.
+    /// Reads on. `input` begins with the first reply to this exchange, and grows from call to call. A reply in it may also become
+    /// another one, if servers redirect. Returns the length of all replies once they have come in full.
     ///
     /// # Errors
     /// When the bytes are not what a server replies to this exchange.

@@ -3,15 +3,17 @@
 
 use std::ops::RangeInclusive;
 
-use redis_protocol::redis_keyslot;
+use crc::{CRC_16_XMODEM, Crc};
 use tokio::sync::{Notify, watch};
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: usize = 1 << 14;
 
-/// The slot of all items whose names have this text in braces, or are this text.
+static CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The slot of all items whose names have this text in braces, or are this text and have no braces.
 pub(super) fn slot_of(text: &[u8]) -> usize {
-    redis_keyslot(text).into()
+    usize::from(CHECKSUM.checksum(text)) % SLOTS
 }
 
 /// Some slots that are on the same server, and its address.
@@ -28,4 +30,17 @@ pub struct SlotMap {
     pub(super) parts: watch::Sender<Vec<Part>>,
     /// Notified when something may have moved.
     pub(super) stale: Notify,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_that_the_servers_compute() {
+        // As `CLUSTER KEYSLOT` answers.
+        for (text, slot) in [("123456789", 12_739), ("foo", 12_182), ("", 0)] {
+            assert_eq!(slot_of(text.as_bytes()), slot, "{text}");
+        }
+    }
 }

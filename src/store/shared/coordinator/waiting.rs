@@ -44,11 +44,9 @@ impl Coordinator {
     }
 
     /// Each slot is on the server of this number. A cell in flight follows once that exchange is answered or lost.
-    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>) {
-        let mut has_slots = vec![false; self.servers.len().max(1 + owners.iter().max().unwrap_or(&0))];
-        owners.iter().for_each(|owner| has_slots[*owner] = true);
-        self.servers.resize_with(has_slots.len(), ServerQueue::default);
-        self.servers.iter_mut().zip(has_slots).for_each(|(server, has_slots)| server.set_retired(!has_slots));
+    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>, servers: usize) {
+        self.servers.resize_with(servers, ServerQueue::default);
+        self.servers.iter_mut().enumerate().for_each(|(server, queue)| queue.has_slots(owners.contains(&server)));
         for cell in self.cells.follow_slots(owners) {
             let cached = self.cells.peek(cell);
             if cached.stage != ExchangeStage::Queued {
@@ -176,7 +174,7 @@ mod tests {
     use crate::store::shared::memcached::Memcached;
     use crate::store::shared::protocol::Protocol;
     use crate::store::shared::refusals::RefusalCache;
-    use crate::store::shared::slots::SLOTS;
+    use crate::store::shared::slots::{SLOTS, slot_of};
     use crate::store::shared::tests::{ask, key_on};
 
     /// Two servers that answer, and a decision about this key of which the second server is asked.
@@ -221,17 +219,24 @@ mod tests {
     fn who_waits_for_a_server_waits_for_the_one_that_has_the_slot_now() {
         let mut coordinator = asked(&limit(), TIME);
         assert_eq!([0, 1].map(|server| coordinator.due(server)), [Due::Never, Due::Now]);
-        // To the first one, to a new one that is not connected yet, and back.
-        for (owner, is_due) in [(0, true), (2, false), (1, true)] {
-            coordinator.follow_slots(vec![owner; SLOTS]);
-            let due = (0..coordinator.servers.len()).filter(|server| coordinator.due(*server) == Due::Now);
-            assert_eq!(due.collect::<Vec<_>>(), if is_due { vec![owner] } else { vec![] });
+        // To the first one, to a new one, and back. Connections are made only to servers with slots.
+        for (owner, is_due) in [(0, true), (2, false), (1, false)] {
+            coordinator.follow_slots(vec![owner; SLOTS], 3);
+            let due = |coordinator: &Coordinator| {
+                let due = (0..3).filter(|server| coordinator.due(*server) == Due::Now);
+                due.collect::<Vec<_>>()
+            };
+            assert_eq!(due(&coordinator), if is_due { vec![owner] } else { vec![] });
             assert!(coordinator.waiting.deadline().is_some());
+            coordinator.up(owner);
+            assert_eq!(due(&coordinator), [owner]);
             coordinator.check();
         }
+        let own = slot_of(&key_on(1, 2, &limit()).digits());
+        coordinator.follow_slots((0..SLOTS).map(|slot| usize::from(slot == own)).collect(), 3);
         coordinator.down(0);
         assert!(coordinator.waiting.deadline().is_some(), "it does not wait for that one");
-        coordinator.follow_slots(vec![0; SLOTS]);
+        coordinator.follow_slots(vec![0; SLOTS], 3);
         assert!(coordinator.waiting.deadline().is_none(), "that one is away");
         coordinator.check();
     }
@@ -240,10 +245,12 @@ mod tests {
     fn a_cell_in_flight_follows_its_slot_when_the_exchange_is_lost() {
         let mut coordinator = asked(&limit(), TIME);
         assert!(coordinator.write(1, &mut *Memcached.commands()));
-        coordinator.follow_slots(vec![0; SLOTS]);
+        coordinator.follow_slots(vec![0; SLOTS], 2);
         assert_eq!(coordinator.due(0), Due::Never, "the last exchange may still be answered");
+        assert!(coordinator.is_retired(1));
         coordinator.check();
         coordinator.down(1);
+        assert!(coordinator.is_retired(1), "it is not connected to again");
         assert!(coordinator.waiting.deadline().is_none());
         let decision = PendingDecision::new(
             [ask(&limit(), key_on(1, 2, &limit()))].into_iter().collect(),

@@ -42,8 +42,15 @@ pub(super) fn address(host: &str, port: &str, sayer: &str) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The server that does a command instead of this node; `None` if this error is no redirection.
+/// How the error of a server that has forgotten a script begins.
+pub(super) const FORGOTTEN: &[u8] = b"NOSCRIPT";
+
+/// The server that does a command instead of this node, or this one if it has to learn the scripts again; `None` after other
+/// errors.
 pub(super) fn redirection(error: &[u8], node: &str) -> Option<String> {
+    if error.starts_with(FORGOTTEN) {
+        return Some(node.to_owned());
+    }
     let mut words = str::from_utf8(error).ok()?.split(' ');
     if !matches!(words.next(), Some("ASK" | "MOVED")) {
         return None;
@@ -90,6 +97,7 @@ mod tests {
         assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381"));
         assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381"));
         assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381"));
+        assert_eq!(read("NOSCRIPT No matching script."), to("[::1]:7000"));
         for other in ["ERR MOVED 1 a:1", "MOVED", "MOVED 1", "MOVED 1 a", "CLUSTERDOWN The cluster is down"] {
             assert_eq!(read(other), None, "{other}");
         }

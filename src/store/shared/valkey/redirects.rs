@@ -16,12 +16,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use memchr::{memchr, memmem};
+use memchr::memchr;
 use tokio::time::timeout;
 
 use super::super::connection::Redirects;
 use super::super::protocol::{Garbage, LinkFailure};
-use super::cluster::redirection;
+use super::cluster::{FORGOTTEN, redirection};
 use super::frames::{self, Frame, frame};
 use super::{Valkey, greeting};
 
@@ -35,18 +35,13 @@ pub(super) struct Follower {
     node: String,
     /// The exchanges that are not answered yet.
     sent: VecDeque<Vec<u8>>,
-    /// Whether the input has a mark that was not looked at in full.
-    is_marked: bool,
+    /// Whether the input may have errors that were not looked at.
+    has_errors: bool,
     /// Whether a script was forgotten, and how many of `sent` may have been read before it is run again.
     is_forgotten: bool,
     unsure: usize,
     following: Option<Following>,
 }
-
-/// How errors begin after which a command is done elsewhere, or again.
-const MARKS: [&[u8]; 3] = [b"-MOVED ", b"-ASK ", b"-NOSCRIPT"];
-/// The length of the longest of these.
-const LONGEST_MARK: usize = 9;
 
 type Following = Pin<Box<dyn Future<Output = Result<Vec<Redirected>, LinkFailure>> + Send>>;
 
@@ -63,7 +58,7 @@ struct Redirected {
 
 impl Follower {
     pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        Self { valkey, node, sent: VecDeque::new(), is_marked: false, is_forgotten: false, unsure: 0, following: None }
+        Self { valkey, node, sent: VecDeque::new(), has_errors: false, is_forgotten: false, unsure: 0, following: None }
     }
 
     /// Looks at all replies to the exchanges that are not answered yet, with which the input begins.
@@ -73,28 +68,28 @@ impl Follower {
             let mut begin = 0;
             while begin < exchange.len() {
                 let Some((reply, next)) = frame(input, at)? else {
-                    self.is_marked = at < input.len();
+                    self.has_errors = at < input.len();
                     return Ok(redirected);
                 };
                 let (_, end) = frame(exchange, begin)?.ok_or(Garbage)?;
                 let to = match reply {
-                    Frame::Error(error) if input[error.clone()].starts_with(b"NOSCRIPT") => {
-                        (self.is_forgotten, self.unsure) = (true, self.sent.len());
-                        Some(self.node.clone())
+                    Frame::Error(error) => {
+                        if input[error.clone()].starts_with(FORGOTTEN) {
+                            (self.is_forgotten, self.unsure) = (true, self.sent.len());
+                        }
+                        redirection(&input[error], &self.node)
                     }
-                    Frame::Error(error) => redirection(&input[error], &self.node),
                     Frame::Several(_) if number < self.unsure => Some(self.node.clone()),
                     _ => None,
                 };
                 if let Some(to) = to {
-                    self.valkey.slots.iter().for_each(|slots| slots.stale.notify_one());
                     let (command, reply) = (BytesMut::from(&exchange[begin..end]), BytesMut::from(&input[at..next]));
                     redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
                 }
                 (at, begin) = (next, end);
             }
         }
-        self.is_marked = false;
+        self.has_errors = false;
         Ok(redirected)
     }
 }
@@ -104,18 +99,16 @@ impl Redirects for Follower {
         self.sent.push_back(exchange.to_vec());
     }
 
-    fn unanswered(&mut self, exchanges: usize) {
-        let answered = self.sent.len().saturating_sub(exchanges);
-        self.sent.drain(..answered);
-        self.unsure = self.unsure.saturating_sub(answered);
+    fn answered(&mut self, exchanges: usize) {
+        self.sent.drain(..exchanges);
+        self.unsure = self.unsure.saturating_sub(exchanges);
     }
 
     fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
         if self.following.is_none() {
-            // To look at each reply would take a sixth of a decision. A mark may have come in pieces.
-            let new = &input[input.len().saturating_sub(more + LONGEST_MARK)..];
-            self.is_marked |= memchr(b'-', new).is_some() && MARKS.iter().any(|mark| memmem::find(new, mark).is_some());
-            if self.unsure == 0 && !self.is_marked {
+            // To look at each reply would take a sixth of a decision. Errors begin with this byte, and counts do not have it.
+            self.has_errors |= memchr(b'-', &input[input.len() - more..]).is_some();
+            if self.unsure == 0 && !self.has_errors {
                 return Poll::Ready(Ok(()));
             }
             let redirected = self.redirected(input)?;

@@ -39,7 +39,6 @@ pub(super) struct FrameReader {
     /// The place of the first message, and whether any of them is about the server.
     failure: Option<Range<usize>>,
     is_of_server: bool,
-    length: usize,
 }
 
 impl FrameReader {
@@ -94,12 +93,17 @@ impl FrameReader {
 
 impl Reader for FrameReader {
     fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
+        // Replies that were read before may have changed meanwhile: another server has done what this one had not.
+        self.written.clear();
+        self.items.clear();
+        (self.unread, self.failure, self.is_of_server) = (0, None, false);
+        let mut length = 0;
         while self.written.len() < self.expected.len() || self.items.len() < self.reads {
-            let Some((frame, next)) = frame(input, self.length)? else { return Ok(None) };
+            let Some((frame, next)) = frame(input, length)? else { return Ok(None) };
             self.take(frame, input)?;
-            self.length = next;
+            length = next;
         }
-        Ok(Some(self.length))
+        Ok(Some(length))
     }
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
@@ -165,6 +169,17 @@ mod tests {
         let items = [item(&b"5"[..], 0, 0), None, item(b"xy", 77, 9), item(b"12", 7, 0)];
         assert_eq!([0, 1, 2, 3].map(|place| replies.item(place)), items);
         assert_eq!((replies.is_read, replies.is_failure, replies.failure), (true, false, None));
+    }
+
+    #[test]
+    fn a_reply_that_has_become_another_one_is_read_again() {
+        let mut reader = FrameReader::new(vec![Expected::Replaced], 1, 1);
+        assert_eq!(reader.read(b"-NOSCRIPT No matching script.\r\n*1\r\n$1"), Ok(None));
+        let input = b":1\r\n*1\r\n$1\r\n5\r\n";
+        assert_eq!(reader.read(input), Ok(Some(input.len())));
+        let replies = reader.replies(input);
+        assert_eq!((replies.written, replies.failure), (&[Written::Done][..], None));
+        assert_eq!(replies.item(0).map(|item| item.count()), Some(5));
     }
 
     #[test]
