@@ -123,6 +123,7 @@ mod metrics;
 mod migrating;
 mod named_files;
 mod names;
+mod neighbors;
 mod notices;
 mod notices_delivery;
 mod observing;

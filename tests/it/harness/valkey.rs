@@ -108,7 +108,7 @@ impl Valkey {
     }
 
     /// The names of what gateways keep in it, except notes.
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.ask(&["KEYS", "*{*"])
     }
 }

@@ -109,13 +109,16 @@ impl Reader for FrameReader {
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
         let Self { written, reads, items, unread, is_of_server, failure, .. } = self;
         let is_all = unread == reads && written.iter().all(|written| *written == Written::Failed);
+        let message = failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok());
+        // Somebody else has made an item of another type. That is about its key alone.
+        let is_of_key = message.is_some_and(|message| message.starts_with("WRONGTYPE"));
         Replies {
             written,
             items,
             input,
             is_read: *unread == 0,
-            is_failure: failure.is_some() && (is_all || *is_of_server),
-            failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
+            is_failure: failure.is_some() && (is_all && !is_of_key || *is_of_server),
+            failure: message,
         }
     }
 }

@@ -6,10 +6,11 @@ pub(super) struct Script {
     pub(super) digest: &'static str,
 }
 
-/// Adds the amount, which may be negative, to a count, but never goes below zero. A missing count becomes the second
-/// argument and lives for the third, in seconds, or stays missing. What follows the digits stays.
+/// Adds the amount, which may be negative, to a count, but never goes below zero or above what a script can count exactly: 2^53.
+/// What is no number counts as zero. A missing count becomes the second argument and lives for the third, in seconds, or stays
+/// missing. What follows the digits stays.
 pub(super) const ADD: Script = Script {
-    digest: "b250307af61ee11cd10fcaf7bf8f08ac4c5ce41f",
+    digest: "a1f3c3e7ed77e1ddfdb8134dce5b0b71456d7924",
     source: "local v=redis.call('GET',KEYS[1])
 if not v then
 if not ARGV[2] then return false end
@@ -17,7 +18,8 @@ redis.call('SET',KEYS[1],ARGV[2],'EX',ARGV[3])
 return tonumber(ARGV[2])
 end
 local at=string.find(v,' ',1,true)
-local n=math.max(0,string.sub(v,1,(at or 0)-1)+ARGV[1])
+local n=(tonumber(string.sub(v,1,(at or 0)-1)) or 0)+ARGV[1]
+n=math.min(math.max(0,n),9007199254740992)
 redis.call('SET',KEYS[1],string.format('%.0f',n)..(at and string.sub(v,at) or ''),'KEEPTTL')
 return n",
 };

@@ -1,0 +1,67 @@
+//! What somebody else writes at a Valkey under the names of counters: it concerns decisions about that key alone.
+
+use std::time::Duration;
+
+use crate::harness::{self, Client, Control, Gateway, Valkey, until};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const REJECT: &str = "timeout = \"5s\"\non_error = \"reject\"";
+
+fn status(client: &mut Client, key: &str) -> u16 {
+    client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
+}
+
+/// Other keys are decided as ever.
+#[track_caller]
+fn others_pass(gateway: &Gateway) {
+    let mut client = gateway.client();
+    (0..50).for_each(|number| assert_eq!(status(&mut client, &format!("other-{number}")), 200));
+    assert_eq!(gateway.metric("gateway_store_up"), Some(1.0));
+}
+
+#[test]
+fn a_count_that_is_none_or_too_large_concerns_its_key_alone() {
+    let valkey = Valkey::start();
+    for strict in ["", "strict = true\n"] {
+        let limit = harness::limited("header:x-api-key", "1000/h", "");
+        let gateway = Gateway::start(&format!("{}{limit}", valkey.store_with(&format!("{strict}{REJECT}"))));
+        for value in ["99999999999999999999", "9223372036854775807", "1e300", "-1e300", "nan", "-5", "hello", ""] {
+            let key = format!("{strict:?}{value:?}");
+            let before = valkey.names();
+            assert_eq!(status(&mut gateway.client(), &key), 200);
+            let is_new = |name: &String| !before.contains(name);
+            until("it is counted", PATIENCE, || valkey.names().iter().any(&is_new));
+            for name in valkey.names().iter().filter(|name| is_new(name)) {
+                assert_eq!(valkey.ask(&["SET", name, value, "KEEPTTL"]), ["OK"]);
+            }
+            let statuses: Vec<_> = (0..5).map(|_| status(&mut gateway.client(), &key)).collect();
+            assert!(statuses.iter().all(|&status| [200, 429].contains(&status)), "{value:?}: {statuses:?}");
+            others_pass(&gateway);
+        }
+        assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
+    }
+}
+
+#[test]
+fn a_state_of_another_type_is_not_asked_for_in_a_loop() {
+    for strategy in ["fixed-window", "token-bucket", "moving-window"] {
+        let valkey = Valkey::start();
+        let limit = harness::limited("header:x-api-key", "1000/h", &format!("strategy = \"{strategy}\""));
+        let gateway = Gateway::start(&(valkey.store_with(REJECT) + &limit));
+        let mut client = gateway.client();
+        assert_eq!(status(&mut client, "k"), 200);
+        until("it is counted", PATIENCE, || valkey.names().iter().any(|name| name.contains("#=")));
+        for name in valkey.names() {
+            valkey.ask(&["DEL", &name]);
+            assert_eq!(valkey.ask(&["RPUSH", &name, "x"]), ["1"]);
+        }
+        const ASKED: usize = 20;
+        for _ in 0..ASKED {
+            status(&mut client, "k");
+        }
+        others_pass(&gateway);
+        others_pass(&gateway);
+        let errors = gateway.metric("gateway_store_errors_total").unwrap();
+        assert!((1.0..=2.0 * ASKED as f64).contains(&errors), "{strategy}: {errors} errors");
+    }
+}
