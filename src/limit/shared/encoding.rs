@@ -31,6 +31,8 @@ use super::super::state::State;
 use super::operations::{Appended, OperationGroup};
 use crate::base::clock::Time;
 
+/// How many groups are looked at before a group that may be there twice. A server is asked again within a second or so.
+const MOST_BETWEEN: usize = 64;
 /// Versions before 2 are not read.
 pub(in super::super) const VERSION: u8 = 3;
 
@@ -102,7 +104,14 @@ impl Cell {
         while !rest.is_empty() {
             match (pull(&mut rest)?, pull(&mut rest)?) {
                 (0, 0) if *version < VERSION => break,
-                (0, 0) => appended.push(Appended::decode(rates, &mut rest)?),
+                (0, 0) => {
+                    let group = Appended::decode(rates, &mut rest)?;
+                    // It is there twice if a server was asked again after it had forgotten a script.
+                    let mut newest = appended.iter().rev().take(MOST_BETWEEN);
+                    if newest.all(|before: &Appended| before.writing != group.writing) {
+                        appended.push(group);
+                    }
+                }
                 (since, cost) => {
                     time = time.checked_add(since)?;
                     log.add(time, cost);

@@ -189,7 +189,7 @@ fn span(at: u64, lead: u64) -> (Time, Time) {
 }
 
 pub(super) struct Appended {
-    writing: Writing,
+    pub(super) writing: Writing,
     operations: SmallVec<[Operation; 1]>,
 }
 

@@ -43,17 +43,42 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     let mut bytes = cell.save(0);
     let reservation = limit.place_of(&cell, at(now - 20_000), 1);
     let give_back = Operation::give_back(limit.rates(), &reservation, 1);
-    (0..10_000).for_each(|_| bytes.extend(appended(give_back.clone(), 0)));
+    for sequence in 0..10_000 {
+        bytes.extend(appended(give_back.clone(), sequence));
+    }
     let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
     let left = limit.judge(&restored.cell, at(now), 1, true).remaining;
     assert_eq!(left, MOST_GIVEN_BACK as u64);
 }
 
 /// The bytes that append this operation to a saved state.
-fn appended(operation: Operation, ahead: u64) -> Vec<u8> {
+fn appended(operation: Operation, sequence: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Cell::append(Writing { writer: 300, sequence: 5 }, [operation].into_iter(), ahead, &mut bytes);
+    Cell::append(Writing { writer: 300, sequence }, [operation].into_iter(), 0, &mut bytes);
     bytes
+}
+
+#[test]
+fn what_is_appended_twice_counts_once() {
+    let limit = limit_of(0);
+    let now = 1_800_000_000 * SECOND;
+    let mut bytes = Cell::new(limit.rates(), at(now)).save(0);
+    let charge = || Operation::Charge { at: at(now), since: at(now), cost: 3 };
+    let append = |sequence, bytes: &mut Vec<u8>| bytes.extend(appended(charge(), sequence));
+    let left = |bytes: &[u8]| {
+        let restored = Cell::restore(limit.rates(), at(now), bytes).unwrap();
+        limit.judge(&restored.cell, at(now), 1, true).remaining
+    };
+    let all = left(&bytes);
+    append(5, &mut bytes);
+    append(6, &mut bytes);
+    append(5, &mut bytes);
+    assert_eq!(left(&bytes), all - 6);
+    // The state has it, and only its mark.
+    let mut bytes = Cell::new(limit.rates(), at(now)).save(0);
+    Cell::append(Writing { writer: 300, sequence: 5 }, [].into_iter(), 0, &mut bytes);
+    append(5, &mut bytes);
+    assert_eq!(left(&bytes), all);
 }
 
 #[test]
@@ -98,12 +123,12 @@ proptest! {
         let mut cell = Cell::new(limit.rates(), at(now));
         let mut bytes = cell.save(0);
         let mut times = 0;
-        for (gap, cost, is_appended) in steps {
+        for (sequence, (gap, cost, is_appended)) in (0..).zip(steps) {
             now += gap;
             cell.advance(limit.rates(), at(now));
             limit.charge(&mut cell, at(now), cost);
             if is_appended {
-                bytes.extend(appended(Operation::Charge { at: at(now), since: at(now), cost }, 0));
+                bytes.extend(appended(Operation::Charge { at: at(now), since: at(now), cost }, sequence));
                 times += 1;
             } else {
                 bytes = cell.save(0);
@@ -133,7 +158,7 @@ proptest! {
         let mut cell = Cell::new(only_whole.rates(), at(now));
         let mut bytes = cell.save(0);
         let mut expected = Vec::new();
-        for (gap, cost, more, times) in steps {
+        for (sequence, (gap, cost, more, times)) in (0..).zip(steps) {
             now += gap;
             cell.advance(only_whole.rates(), at(now));
             let one = |cell: &mut Cell| {
@@ -143,7 +168,7 @@ proptest! {
             };
             expected.push((0..times).take_while(|_| one(&mut cell)).count() as u64);
             let attempt = Attempt { times, ..only_whole.attempt(at(now), cost + more, cost) };
-            bytes.extend(appended(Operation::Attempt(attempt), 0));
+            bytes.extend(appended(Operation::Attempt(attempt), sequence));
         }
         let restored = Cell::restore(only_whole.rates(), at(now), &bytes).unwrap();
         let admitted: Vec<u64> = restored.groups.iter().map(|group| group.admitted[0]).collect();

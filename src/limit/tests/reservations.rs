@@ -282,10 +282,10 @@ proptest! {
         let now = at(run.now + later);
         let restored = |bytes: &[u8]| Cell::restore(rates, now, bytes).unwrap().cell;
         let mut direct = restored(&saved);
-        for (reservation, _) in &run.open {
+        for (sequence, (reservation, _)) in (0..).zip(&run.open) {
             run.limit.give_back_whole(&mut direct, now, reservation, 1);
             let give_back = Operation::give_back(rates, reservation, 1);
-            Cell::append(Writing { writer: 1, sequence: 1 }, [give_back].into_iter(), 0, &mut appended);
+            Cell::append(Writing { writer: 1, sequence }, [give_back].into_iter(), 0, &mut appended);
         }
         // A bucket gives back less: it has drained until the time of the saved state.
         let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;
