@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 use std::mem;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
@@ -46,7 +47,7 @@ pub(super) enum Decided {
     /// present if limits count the tokens of the response.
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
     /// The request gets this answer. The place is that of the limit that refuses it, if any.
-    Answered(Outcome, LocalResponse, Option<usize>),
+    Answered(Outcome, Rc<LocalResponse>, Option<usize>),
     /// The connection is closed without an answer. The limit at this place has banned the key.
     Unanswered(Outcome, usize),
 }
@@ -84,7 +85,7 @@ impl<'a> Deciding<'a, '_> {
                 record.refused_for(Reason::InvalidToken);
                 let answer = respond::unauthorized(why);
                 let answer = decided::charged(record, self.limits, &input, decision, state, answer);
-                return Decided::Answered(Outcome::Refused, answer, None);
+                return Decided::Answered(Outcome::Refused, answer.into(), None);
             }
             verified => verified.unwrap_or_default(),
         };
@@ -129,14 +130,14 @@ impl<'a> Deciding<'a, '_> {
                     let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
                     let answer = decided::charged(record, self.limits, &input, decision, state, answer);
-                    return Decided::Answered(Outcome::Refused, answer, None);
+                    return Decided::Answered(Outcome::Refused, answer.into(), None);
                 }
             }
         }
         if input.passes(decision) {
             if let Some(answer) = shed(gateway, route, &attributes, connection, now) {
                 state.give_back();
-                return Decided::Answered(Outcome::Shed, answer, None);
+                return Decided::Answered(Outcome::Shed, answer.into(), None);
             }
             self.resolve_quotas(limits, part, &attributes, &mut now, quotas).await;
             let input = DecisionInput {
@@ -225,7 +226,7 @@ impl<'a> Deciding<'a, '_> {
         {
             // A proxy that speaks for others would take a closed connection for a failure of this gateway.
             return match is_shared {
-                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
+                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN).into(), Some(place)),
                 false => Decided::Unanswered(outcome, place),
             };
         }

@@ -1,6 +1,8 @@
 //! Finishes responses: the changes of a route to the headers of every response to one request (`response_headers`, then
 //! `cors`), and answers of the gateway itself in the form that their receivers understand.
 
+use std::rc::Rc;
+
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -75,9 +77,9 @@ impl<'a, 'r> Finish<'a, 'r> {
         response: &mut Response<ObservedBody>,
         record: RequestRecord,
         outcome: Outcome,
-        answer: LocalResponse,
+        answer: impl Into<Rc<LocalResponse>>,
     ) {
-        fill(response, &record, answer);
+        fill(response, &record, Rc::unwrap_or_clone(answer.into()));
         self.end(response, record, outcome);
     }
 

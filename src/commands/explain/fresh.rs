@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 
 use http::{Response, StatusCode};
 
@@ -58,7 +59,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(limits, decision, &mut state, attributes, now, last))
+            Some(Rc::unwrap_or_clone(proxy::refuse(limits, decision, &mut state, attributes, now, last)))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),
