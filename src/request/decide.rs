@@ -11,6 +11,7 @@ mod outcome;
 mod reservations;
 mod growth;
 mod preparation;
+mod plain;
 mod bans;
 mod delay;
 mod slow;
@@ -301,6 +302,9 @@ impl RouteLimit {
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     if input.limits.is_empty() {
         return Decision::Admitted;
+    }
+    if let Some(decision) = state.decide_plainly(input) {
+        return decision;
     }
     let before = state.asks.len();
     let decision = match state.prepare(input) {
