@@ -209,7 +209,7 @@ async fn serve(
         let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
             without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
-        return Finish::new(None, head, refused_status).respond(response, record, outcome, answer);
+        return Finish::new(None, head, refused_status).respond(response, record, outcome, &answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
@@ -219,7 +219,7 @@ async fn serve(
         NextStep::Unrouted | NextStep::Decide => None,
     };
     if let Some((refused_status, outcome, answer)) = early {
-        return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
+        return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, &answer);
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
@@ -230,7 +230,7 @@ async fn serve(
     let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
-            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
+            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, &answer);
         }
         Decided::Unanswered(outcome, _) => {
             record.ended(outcome);
@@ -275,7 +275,7 @@ async fn serve(
         && let Some((outcome, answer)) =
             Box::pin(without_room(connection, &gateway, limits, response, &mut state, &mut record)).await
     {
-        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
+        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, &answer);
     }
     settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);

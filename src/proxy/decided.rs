@@ -35,15 +35,18 @@ pub(super) fn record(
     if limits.is_empty() {
         return;
     }
+    if let Decision::Banned { .. } = decision {
+        record.refused_for(Reason::Banned);
+    }
+    if !record.has_details() {
+        return;
+    }
     let metrics = |place: usize| Some(&limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
     record.decided(state.held_since, over, remaining(limits, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
-    if let Decision::Banned { .. } = decision {
-        record.refused_for(Reason::Banned);
-    }
     if let (Some(begun), Some(spans)) = (begun, record.spans()) {
         span(spans, limits, begun, decision, refused_by, state);
     }

@@ -103,7 +103,7 @@ pub(super) async fn serve(
             response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
             record.settle(outcome, response);
         }
-        Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, answer),
+        Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, &answer),
     }
 }
 
