@@ -56,7 +56,7 @@ impl<'a> Target<'a> {
             Some(_) if is_repeated(&head.headers, &header::HOST) => {
                 return Err(bad("The request has more than one Host header."));
             }
-            Some(host) => str::from_utf8(host.as_bytes()).map_err(|_| bad("The Host header is not valid."))?,
+            Some(host) => host.to_str().map_err(|_| bad("The Host header is not valid."))?,
             // HTTP/2 names the host in the target (RFC 9113, section 8.3.1).
             None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => "",
             None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
