@@ -227,7 +227,11 @@ async fn serve(
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
     let deciding = Deciding { connection, gateway: &gateway, route, limits, attributes, now, asker: gate, is_shared };
-    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
+    let decided = match deciding.at_once(&mut state, &mut record) {
+        Some(decided) => decided,
+        None => deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await,
+    };
+    let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
             return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, &answer);

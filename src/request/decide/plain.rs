@@ -8,7 +8,7 @@ use crate::store::Ask;
 impl<'a> DecisionState<'a> {
     /// Decides as the general way would. `None` if more than one verdict matters, or something has to be waited for; then
     /// nothing is charged or counted.
-    pub(super) fn decide_plainly(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
+    pub fn decide_plainly(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
         let [route_limit] = input.limits else { return None };
         if !route_limit.is_plain() || !input.asks_all() || !input.attributes.descriptors.is_empty() {
             return None;
