@@ -57,7 +57,8 @@ impl<'a> Deciding<'a, '_> {
     /// happened. Without the future of [`Self::run`], this costs less.
     pub(super) fn at_once(&self, state: &mut DecisionState<'a>, record: &mut RequestRecord) -> Option<Decided> {
         let Self { connection, route, limits, ref attributes, now, .. } = *self;
-        if !route.tokens.is_empty() || route.inspector.is_some() || route.shedding.is_some() || limits.has_quotas {
+        let needs_more = !route.tokens.is_empty() || route.inspector.is_some() || route.shedding.is_some();
+        if needs_more || limits.has_quotas || limits.len() > 1 {
             return None;
         }
         if !limits.is_empty() {

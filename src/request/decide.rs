@@ -318,10 +318,7 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
             None => state.decide(input).await,
         },
     };
-    let decision = match state.refused.is_empty() {
-        true => decision,
-        false => state.with_bans(input, decision).await,
-    };
+    let decision = if state.refused.is_empty() { decision } else { state.with_bans(input, decision).await };
     if !input.passes(decision) && !matches!(decision, Decision::NoKey(_)) {
         state.give_back();
     }
@@ -331,17 +328,6 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
 impl<'a> DecisionState<'a> {
     fn undecided(&self) -> &[Ask<'a>] {
         &self.asks[self.decided..]
-    }
-
-    /// Decides if nothing has to be waited for: the counters are in memory, and no limit holds requests. Most decisions are so,
-    /// and without a future they cost less.
-    fn decide_at_once(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
-        if self.unasked().is_empty() || input.may_hold() {
-            return None;
-        }
-        let mut reply = input.store.decide_at_once(self.unasked(), input.now)?;
-        let decision = self.conclude(input, &mut reply);
-        Some(self.finish(input, decision))
     }
 
     async fn decide(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
