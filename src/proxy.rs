@@ -188,7 +188,7 @@ async fn serve(
     if envoy::is_call(connection, request) {
         return Box::pin(envoy::serve(connection, &gateway, request, response, guard)).await;
     }
-    let is_head = request.head.method == Method::HEAD;
+    let (is_head, via) = (request.head.method == Method::HEAD, connection.via());
     let mut asked = asked(connection, gateway.refused_status, request, response);
     let refused_status = asked.as_ref().map(|_| gateway.refused_status);
     let request = asked.as_deref_mut().unwrap_or(request);
@@ -200,26 +200,25 @@ async fn serve(
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Lazy because most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
-    let via = connection.via();
     let arrival =
         Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), is_head, via, guard };
     let mut record = arrival.open(&gateway, route, &target.host, || *trace);
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
-        let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
             without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
-        return Finish::new(None, head, refused_status).respond(response, record, outcome, answer);
+        return Finish::new(None, head, refused_status).respond(response, record, outcome, &answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     let early = match next {
-        NextStep::Refuse(why) => Some((refused_status, Outcome::Refused, refused(&why, &mut record))),
-        NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (None, Outcome::Responded, answer)),
+        NextStep::Refuse(why) => Some((Outcome::Refused, refused(&why, &mut record))),
+        NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (Outcome::Responded, answer)),
         NextStep::Unrouted | NextStep::Decide => None,
     };
-    if let Some((refused_status, outcome, answer)) = early {
-        return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
+    let finish = Finish::new(Some(&changes), head, refused_status);
+    if let Some((outcome, answer)) = early {
+        return finish.respond(response, record, outcome, &answer);
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // Declared here because the decision borrows them.
@@ -227,15 +226,16 @@ async fn serve(
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
     let deciding = Deciding { connection, gateway: &gateway, route, limits, attributes, now, asker: gate, is_shared };
-    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await {
+    let decided = match deciding.at_once(&mut state, &mut record) {
+        Some(decided) => decided,
+        None => deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await,
+    };
+    let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
-        Decided::Answered(outcome, answer, _) => {
-            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
-        }
+        Decided::Answered(outcome, answer, _) => return finish.respond(response, record, outcome, &answer),
         Decided::Unanswered(outcome, _) => {
-            record.ended(outcome);
             request.is_unanswered = true;
-            return;
+            return record.ended(outcome);
         }
     };
     let limits = of_elements.get().unwrap_or(limits);
@@ -275,7 +275,7 @@ async fn serve(
         && let Some((outcome, answer)) =
             Box::pin(without_room(connection, &gateway, limits, response, &mut state, &mut record)).await
     {
-        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, answer);
+        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, &answer);
     }
     settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);
@@ -325,16 +325,18 @@ pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: Pa
     }
 }
 
-/// The token if a certificate authority checks whether the gateway answers for a name. Such a request reaches no route and no
-/// limit, and gets only the answer of its challenge. `None` unless the listener is plain and such challenges are answered.
-fn challenge_token<'a>(connection: &ConnectionContext, head: &'a Parts) -> Option<&'a str> {
+/// The token, and what answers it, if a certificate authority checks whether the gateway answers for a name. Such a request
+/// reaches no route and no limit, and gets only the answer of its challenge. `None` unless the listener is plain and such
+/// challenges are answered.
+fn challenge_token<'a>(connection: &'a ConnectionContext, head: &'a Parts) -> Option<(&'a str, &'a Challenges)> {
     let is_plain = connection.tls.is_none() && connection.traffic == Traffic::Requests;
-    if !is_plain || !connection.worker.challenges.answer(Challenge::Http01) {
+    let challenges = &*connection.worker.challenges;
+    if !is_plain || !challenges.answer(Challenge::Http01) {
         return None;
     }
     let token = head.uri.path().strip_prefix(CHALLENGES)?;
     // Other methods are answered like unknown tokens.
-    Some(if matches!(head.method, Method::GET | Method::HEAD) { token } else { "" })
+    Some((if matches!(head.method, Method::GET | Method::HEAD) { token } else { "" }, challenges))
 }
 
 async fn answer_challenge(challenges: &Challenges, host: &str, token: &str) -> (Outcome, LocalResponse) {

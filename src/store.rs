@@ -238,6 +238,19 @@ impl Store {
         }
     }
 
+    /// The reply if the counters are in memory. Otherwise nothing is asked.
+    pub fn decide_at_once(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
+        let Counters::Memory(memory) = &self.counters else { return None };
+        Some(memory.decide(asks, self.moment(now)))
+    }
+
+    /// The verdict about one ask that neither settles nor may be held, of a limit that nobody watches. `None` unless it is
+    /// known at once; then nothing is charged.
+    pub fn decide_one(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
+        let Counters::Memory(memory) = &self.counters else { return None };
+        memory.decide_one(ask, self.moment(now))
+    }
+
     /// A refusal that is known without asking a server. Charges nothing. `None` does not mean that the request passes.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
         let now = self.moment(now);

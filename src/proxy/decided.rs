@@ -1,6 +1,7 @@
 //! What follows from a decision: records for the access log and for spans, the answer to a refused request, and for others
 //! the costs and headers of the response, and the meter of its tokens.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderMap, Response, StatusCode};
@@ -34,15 +35,18 @@ pub(super) fn record(
     if limits.is_empty() {
         return;
     }
+    if let Decision::Banned { .. } = decision {
+        record.refused_for(Reason::Banned);
+    }
+    if !record.has_details() {
+        return;
+    }
     let metrics = |place: usize| Some(&limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
     record.decided(state.held_since, over, remaining(limits, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
-    if let Decision::Banned { .. } = decision {
-        record.refused_for(Reason::Banned);
-    }
     if let (Some(begun), Some(spans)) = (begun, record.spans()) {
         span(spans, limits, begun, decision, refused_by, state);
     }
@@ -220,7 +224,7 @@ pub(super) async fn without_room(
     response: &Response<ObservedBody>,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
-) -> Option<(Outcome, LocalResponse)> {
+) -> Option<(Outcome, Rc<LocalResponse>)> {
     let meter = record.byte_meter()?.clone();
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let size = response.body().upstreams().filter(|_| !is_tunnel);
@@ -228,8 +232,8 @@ pub(super) async fn without_room(
     let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),
-        Decision::Silenced(place) => told.silence(place),
-        Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown(),
+        Decision::Silenced(place) => told.silence(place).into(),
+        Decision::Unknown if gateway.on_error == OnError::Reject => told.unknown().into(),
         _ => return None,
     };
     let refusing = refusing(decision, state).and_then(|place| limits.get(place));
@@ -245,21 +249,21 @@ pub fn refuse(
     attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
-) -> LocalResponse {
+) -> Rc<LocalResponse> {
     let (told, now) = (&limits.headers, state.now(now));
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, now, last),
-        Decision::Silenced(place) => told.silence(place),
+        Decision::Silenced(place) => told.silence(place).into(),
         Decision::TooCostly { place, most } => {
             let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
             let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers, attributes.body);
             let cost = of_descriptor.or_else(|| limits.get(place).map(stated));
-            told.too_costly(place, &cost.unwrap_or_default(), most)
+            told.too_costly(place, &cost.unwrap_or_default(), most).into()
         }
-        Decision::Blocked(place) => told.blocked(place),
+        Decision::Blocked(place) => told.blocked(place).into(),
         Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
-        Decision::NoKey(place) => told.keyless(place),
-        Decision::Admitted | Decision::Unknown => told.unknown(),
+        Decision::NoKey(place) => told.keyless(place).into(),
+        Decision::Admitted | Decision::Unknown => told.unknown().into(),
     };
     // The charge of a request whose token proved invalid stays, as the response says.
     state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);

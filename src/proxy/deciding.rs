@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 use std::mem;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
@@ -46,12 +47,31 @@ pub(super) enum Decided {
     /// present if limits count the tokens of the response.
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
     /// The request gets this answer. The place is that of the limit that refuses it, if any.
-    Answered(Outcome, LocalResponse, Option<usize>),
+    Answered(Outcome, Rc<LocalResponse>, Option<usize>),
     /// The connection is closed without an answer. The limit at this place has banned the key.
     Unanswered(Outcome, usize),
 }
 
 impl<'a> Deciding<'a, '_> {
+    /// Decides if only the head matters and nothing has to be waited for, as on most routes. Otherwise `None`, and nothing has
+    /// happened. Without the future of [`Self::run`], this costs less.
+    pub(super) fn at_once(&self, state: &mut DecisionState<'a>, record: &mut RequestRecord) -> Option<Decided> {
+        let Self { connection, route, limits, ref attributes, now, .. } = *self;
+        let needs_more = !route.tokens.is_empty() || route.inspector.is_some() || route.shedding.is_some();
+        if needs_more || limits.has_quotas || limits.len() > 1 {
+            return None;
+        }
+        if !limits.is_empty() {
+            let input = DecisionInput { part: StageRange::ALL, ..self.input(record) };
+            let decision = state.decide_plainly(&input)?;
+            decided::record(record, limits, input.traced_since, decision, state);
+            if !input.passes(decision) {
+                return Some(self.refused(decision, limits, attributes, now, state));
+            }
+        }
+        Some(Decided::Passes(route.balanced_by(attributes, &connection.key_cache), None))
+    }
+
     /// Decides. If limits need the `body`, this replaces it by the body for the upstream. `state` borrows the quotas: those
     /// of the limits that decide before the tokens, those before the body, and those of the others or of all; and the limits
     /// that are asked instead of those of the route if the body is an array.
@@ -84,7 +104,7 @@ impl<'a> Deciding<'a, '_> {
                 record.refused_for(Reason::InvalidToken);
                 let answer = respond::unauthorized(why);
                 let answer = decided::charged(record, self.limits, &input, decision, state, answer);
-                return Decided::Answered(Outcome::Refused, answer, None);
+                return Decided::Answered(Outcome::Refused, answer.into(), None);
             }
             verified => verified.unwrap_or_default(),
         };
@@ -129,14 +149,14 @@ impl<'a> Deciding<'a, '_> {
                     let decision = if decision == Decision::Admitted { first } else { decision };
                     let answer = decided::refused(&why, record);
                     let answer = decided::charged(record, self.limits, &input, decision, state, answer);
-                    return Decided::Answered(Outcome::Refused, answer, None);
+                    return Decided::Answered(Outcome::Refused, answer.into(), None);
                 }
             }
         }
         if input.passes(decision) {
             if let Some(answer) = shed(gateway, route, &attributes, connection, now) {
                 state.give_back();
-                return Decided::Answered(Outcome::Shed, answer, None);
+                return Decided::Answered(Outcome::Shed, answer.into(), None);
             }
             self.resolve_quotas(limits, part, &attributes, &mut now, quotas).await;
             let input = DecisionInput {
@@ -225,7 +245,7 @@ impl<'a> Deciding<'a, '_> {
         {
             // A proxy that speaks for others would take a closed connection for a failure of this gateway.
             return match is_shared {
-                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
+                true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN).into(), Some(place)),
                 false => Decided::Unanswered(outcome, place),
             };
         }

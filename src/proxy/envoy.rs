@@ -103,7 +103,7 @@ pub(super) async fn serve(
             response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
             record.settle(outcome, response);
         }
-        Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, answer),
+        Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, &answer),
     }
 }
 
@@ -188,8 +188,10 @@ async fn decide(
             limits.headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))
         }
-        Decided::Answered(outcome @ Outcome::Unavailable, answer, _) => return Err((outcome, answer)),
-        Decided::Answered(outcome, answer, place) => (outcome, place, answer),
+        Decided::Answered(outcome @ Outcome::Unavailable, answer, _) => {
+            return Err((outcome, Rc::unwrap_or_clone(answer)));
+        }
+        Decided::Answered(outcome, answer, place) => (outcome, place, Rc::unwrap_or_clone(answer)),
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
     let told = respond::finish(told, record.request_id());

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::config::{HeaderChanges, Scheme};
 use crate::proxy::respond::cors::CorsHeaders;
-use crate::proxy::respond::{self, LocalResponse, grpc};
+use crate::proxy::respond::{self, LocalBody, LocalResponse, grpc};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
@@ -46,10 +46,22 @@ impl<'r> ResponseChanges<'r> {
 }
 
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
-    let (head, body) = respond::finish(answer, record.request_id()).into_parts();
-    *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers;
-    *response.extensions_mut() = head.extensions;
+    let (head, body) = answer.into_parts();
+    put(response, record, head.status, head.headers, &body);
+}
+
+fn put(
+    response: &mut Response<ObservedBody>,
+    record: &RequestRecord,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: &LocalBody,
+) {
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    // They may be of a server's response, which this one replaces.
+    response.extensions_mut().clear();
+    let body = respond::identify(response.headers_mut(), body, record.request_id());
     // The box of the body is reused.
     response.body_mut().content = ResponseContent::Own(body);
 }
@@ -75,9 +87,9 @@ impl<'a, 'r> Finish<'a, 'r> {
         response: &mut Response<ObservedBody>,
         record: RequestRecord,
         outcome: Outcome,
-        answer: LocalResponse,
+        answer: &LocalResponse,
     ) {
-        fill(response, &record, answer);
+        put(response, &record, answer.status(), answer.headers().clone(), answer.body());
         self.end(response, record, outcome);
     }
 

@@ -153,6 +153,11 @@ impl RequestRecord {
         self.spans.as_deref()
     }
 
+    /// Whether it is logged or traced, not only counted.
+    pub fn has_details(&self) -> bool {
+        self.entry.is_some() || self.spans.is_some()
+    }
+
     pub fn refused_for(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }

@@ -11,6 +11,7 @@ mod outcome;
 mod reservations;
 mod growth;
 mod preparation;
+mod plain;
 mod bans;
 mod delay;
 mod slow;
@@ -302,6 +303,9 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
     if input.limits.is_empty() {
         return Decision::Admitted;
     }
+    if let Some(decision) = state.decide_plainly(input) {
+        return decision;
+    }
     let before = state.asks.len();
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == StageRange::BODY => {
@@ -309,9 +313,12 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
             Box::pin(state.decide_without_key(input, before, decision)).await
         }
         ControlFlow::Break(decision) => state.finish(input, decision),
-        ControlFlow::Continue(()) => state.decide(input).await,
+        ControlFlow::Continue(()) => match state.decide_at_once(input) {
+            Some(decision) => decision,
+            None => state.decide(input).await,
+        },
     };
-    let decision = state.with_bans(input, decision).await;
+    let decision = if state.refused.is_empty() { decision } else { state.with_bans(input, decision).await };
     if !input.passes(decision) && !matches!(decision, Decision::NoKey(_)) {
         state.give_back();
     }
@@ -381,11 +388,11 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Turns the verdicts into a decision, after the request was held if its limits slow it down.
-    async fn hold_or_conclude(&mut self, input: &DecisionInput<'a, '_>, reply: Reply) -> Decision {
+    async fn hold_or_conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         match slow::longest(input, self, &reply) {
             // Boxed because it is seldom needed and would make the future of each request larger.
             Some(longest) => Box::pin(slow::hold(input, self, longest, reply)).await,
-            None => self.conclude(input, reply),
+            None => self.conclude(input, &mut reply),
         }
     }
 }

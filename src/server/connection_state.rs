@@ -71,18 +71,14 @@ impl ConnectionState {
         *self.streams.borrow_mut() = Some(streams);
     }
 
-    /// A connection that becomes idle ends if its place is needed.
+    #[expect(clippy::inline_always, reason = "of all cases, each caller needs one")]
+    #[inline(always)]
     pub(super) fn record(&self, event: Event) {
         let mut lifecycle = self.lifecycle.borrow_mut();
         let was_idle = lifecycle.is_idle();
         lifecycle.record(event, self.worker.now());
         if !was_idle && lifecycle.is_idle() {
-            self.worker.add_idle();
-            let has_served = matches!(event, Event::RequestEnds | Event::Sent(_)) && !lifecycle.is_fresh();
-            if has_served && self.worker.limits().claim() {
-                lifecycle.record(Event::Ends, self.worker.now());
-                self.set_makes_room(true);
-            }
+            self.becomes_idle(event, &mut lifecycle);
         }
         if self.makes_room_since.get().is_some() && lifecycle.is_busy() {
             self.set_makes_room(false);
@@ -91,6 +87,16 @@ impl ConnectionState {
             && matches!(event, Event::Ends | Event::Drains | Event::RequestEnds | Event::LeftUnanswered)
         {
             self.wake();
+        }
+    }
+
+    /// A connection that becomes idle ends if its place is needed.
+    fn becomes_idle(&self, event: Event, lifecycle: &mut Lifecycle) {
+        self.worker.add_idle();
+        let has_served = matches!(event, Event::RequestEnds | Event::Sent(_)) && !lifecycle.is_fresh();
+        if has_served && self.worker.limits().claim() {
+            lifecycle.record(Event::Ends, self.worker.now());
+            self.set_makes_room(true);
         }
     }
 

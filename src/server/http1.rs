@@ -11,7 +11,6 @@ mod response_body;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
-use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -117,7 +116,7 @@ pub(super) async fn serve<H: Handler>(
                 response.extensions_mut().insert(ReasonPhrase::from_static(b""));
             }
             state.record(Event::Answers);
-            spare_headers::give_back(mem::take(&mut incoming.head.headers));
+            spare_headers::give_back(incoming.head.headers);
             Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, messages, state)))
         }
     });

@@ -143,6 +143,8 @@ impl Lifecycle {
         (self.phase, self.since, self.expected_since) = (phase, now, None);
     }
 
+    #[expect(clippy::inline_always, reason = "of all cases, each caller needs one")]
+    #[inline(always)]
     pub(super) fn record(&mut self, event: Event, now: Coarse) {
         match event {
             Event::HandshakeBegins => self.enter(Phase::Head, now),

@@ -96,6 +96,11 @@ impl Memory {
         self.judge_all(asks, now, lookup)
     }
 
+    /// See [`Store::decide_one`](super::Store::decide_one).
+    pub(super) fn decide_one(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
+        self.decide_alone(ask, now, &mut Vec::new())
+    }
+
     /// The reply if the request is refused. Charges nothing.
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, held_above: None, ..*ask }).collect();

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 
 use http::{Response, StatusCode};
 
@@ -11,7 +12,7 @@ use crate::proxy::respond::rate_limit_headers::RefusalCache;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuotas, StageRange};
+use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuota, StageRange};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::{ArrivedRequest, Target};
@@ -32,7 +33,7 @@ impl Routed<'_> {
         &self,
         text: &mut String,
         attributes: &RequestAttributes<'_>,
-        quotas: &ResolvedQuotas,
+        quotas: &[Option<ResolvedQuota>],
         changes: &ResponseChanges<'_>,
     ) -> io::Result<()> {
         let (gateway, limits, now) = (self.gateway, self.limits, clock::now());
@@ -58,7 +59,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(limits, decision, &mut state, attributes, now, last))
+            Some(Rc::unwrap_or_clone(proxy::refuse(limits, decision, &mut state, attributes, now, last)))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),

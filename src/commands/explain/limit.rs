@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::line;
 use crate::base::units::spelled_size;
 use crate::config::{self, ByteCost, Cost, Missing, Share, Source, TokenCost};
-use crate::request::decide::{self, RateSet, ResolvedQuota, ResolvedQuotas, RouteLimit, SelectedRates};
+use crate::request::decide::{self, RateSet, ResolvedQuota, RouteLimit, SelectedRates};
 use crate::request::identify::body::InspectedBody;
 use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -203,7 +203,7 @@ pub(super) fn resolved(
     limits: &[RouteLimit],
     attributes: &RequestAttributes<'_>,
     asked: Vec<AskedQuota>,
-) -> ResolvedQuotas {
+) -> Vec<Option<ResolvedQuota>> {
     let resolve = |(limit, asked): (&RouteLimit, AskedQuota)| {
         let key = limit.key.extract(attributes, 0, &mut KeyCache::default())?;
         Some(ResolvedQuota { key, quota: asked?.ok().flatten() })

@@ -11,6 +11,7 @@ mod jitter;
 mod repeated;
 
 use std::ptr;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -130,18 +131,18 @@ impl RateLimitHeaders {
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
-    ) -> LocalResponse {
+    ) -> Rc<LocalResponse> {
         if !cache.has(self, outcomes, now) {
             cache.0 = self.refusal(outcomes, now).map(Box::new);
         }
         let Some(refusal) = &cache.0 else {
-            return problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request.");
+            return problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request.").into();
         };
         let mut response = refusal.response.clone();
         if self.spreads_retries
             && let Some((place, until)) = longest_refusal(outcomes).and_then(|one| Some((one.place, one.until()?)))
         {
-            self.spread(response.headers_mut(), place, until, now);
+            self.spread(Rc::make_mut(&mut response).headers_mut(), place, until, now);
         }
         response
     }
@@ -168,7 +169,7 @@ impl RateLimitHeaders {
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
-    ) -> LocalResponse {
+    ) -> Rc<LocalResponse> {
         if outcomes.iter().any(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. })) {
             return self.reject(outcomes, now, cache);
         }
@@ -177,7 +178,7 @@ impl RateLimitHeaders {
             response.headers_mut().insert(RETRY_AFTER, digits(seconds(now, until)));
             self.spread(response.headers_mut(), place, until, now);
         }
-        response
+        response.into()
     }
 
     /// The status for a request whose key the limit at `place` has banned, and a response without the end of the ban.
@@ -216,6 +217,8 @@ impl RateLimitHeaders {
             }
         };
         let mut headers = HeaderMap::new();
+        // A placeholder that each request replaces, so a copy of these headers need not grow. First, it is found at once.
+        headers.insert(REQUEST_ID, HeaderValue::from_static(""));
         headers.insert(CONTENT_TYPE, kind);
         // A ban that answers 403 does not say for how long.
         let is_told = ban.is_none() || status == StatusCode::TOO_MANY_REQUESTS;
@@ -229,9 +232,7 @@ impl RateLimitHeaders {
         if is_told {
             self.write(&mut headers, outcomes, now);
         }
-        // A placeholder that each request replaces, so a copy of these headers need not grow.
-        headers.insert(REQUEST_ID, HeaderValue::from_static(""));
-        Some(LastRefusal::new(self, outcomes, now, with_all(status, headers, body)))
+        Some(LastRefusal::new(self, outcomes, now, with_all(status, headers, body).into()))
     }
 
     /// The response of a limit that hides itself from clients.
@@ -573,7 +574,7 @@ mod tests {
             let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default());
             let others = [told.too_costly(0, "7", 5), told.blocked(0), told.keyless(0), told.unknown()];
             let wait = [RETRY_AFTER, RETRY_AFTER_MS].map(|name| rejected.headers().get(name).cloned());
-            let errors = [rejected].into_iter().chain(others).map(|response| {
+            let errors = [Rc::unwrap_or_clone(rejected)].into_iter().chain(others).map(|response| {
                 assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
                 let status = response.status().as_u16();
                 (status, serde_json::from_slice(&response.into_body().into_bytes()).unwrap())
@@ -610,7 +611,7 @@ mod tests {
         let refusing = outcomes(&compiled, &[verdict(false, 0, 0, 1)]);
         let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain");
-        assert_eq!(response.into_body(), LocalBody::Fixed("slow".into()));
+        assert_eq!(*response.body(), LocalBody::Fixed("slow".into()));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             Answer::Away => None,
         };
         state.end_waiting();
-        let Some(reply) = answer else { return state.unknown(&input) };
+        let Some(mut reply) = answer else { return state.unknown(&input) };
         let Some(refusal) = longest_delay(&input, state, &reply) else {
             // The next request in the queue may ask now.
             drop(slot);
@@ -76,7 +76,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
                 input.now = state.now(input.now);
             }
             Some(_) => next_queue = Some(place),
-            None => return state.conclude(&input, reply),
+            None => return state.conclude(&input, &mut reply),
         }
     }
 }

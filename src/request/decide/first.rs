@@ -121,7 +121,7 @@ impl<'a> DecisionState<'a> {
     pub(super) fn conclude_first(&mut self, input: &DecisionInput<'a, '_>) {
         if self.first.is_some() {
             self.forget_asks(self.asked);
-            self.conclude(input, Reply::default());
+            self.conclude(input, &mut Reply::default());
         }
     }
 
@@ -156,10 +156,10 @@ impl<'a> DecisionState<'a> {
         if let Some((place, max_delay)) = delay::full_queue(input, self) {
             return Some(self.give_up(input, place, max_delay));
         }
-        let reply = input.store.known_refusal(self.unasked(), input.now, input.worker)?;
+        let mut reply = input.store.known_refusal(self.unasked(), input.now, input.worker)?;
         if delay::is_held(input, self, &reply) {
             return None;
         }
-        Some(self.conclude(input, reply))
+        Some(self.conclude(input, &mut reply))
     }
 }

@@ -4,6 +4,8 @@
 //! If a limit has no room but its pool has, the pool is charged. That is no refusal, and clients see the pool. If neither
 //! has room, clients see whichever has room first.
 
+use std::mem;
+
 use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
@@ -134,20 +136,20 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
-    pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
+    pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(&reply.verdicts, as_of);
         let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
         if !reply.reserved.is_empty() || self.asks[self.decided..].iter().any(|ask| ask.settles) {
-            self.reserve(input, &mut reply);
+            self.reserve(input, reply);
         }
         if decision == Decision::Admitted && self.reservations.is_provisional {
-            return self.keep_first(Reply { as_of: Some(as_of), ..reply });
+            return self.keep_first(Reply { as_of: Some(as_of), ..mem::take(reply) });
         }
         if let Some(first) = self.first.take() {
-            reply = first.later(as_of).joined(reply);
+            *reply = first.later(as_of).joined(mem::take(reply));
         }
         if !reply.reached.is_empty() {
             self.tell_reached(input, &reply.reached);
@@ -204,7 +206,7 @@ impl<'a> DecisionState<'a> {
                     let verdict = Verdict { admitted: own.admitted || gives_back, ..own };
                     Some((self.asks[at].need, LimitVerdict::Rates(verdict)))
                 }
-                None if is_told => self.shown_verdict(input, at, decision, &reply, &refusals),
+                None if is_told => self.shown_verdict(input, at, decision, reply, &refusals),
                 None => None,
             };
             if let Some((need, verdict)) = shown {
@@ -256,7 +258,7 @@ impl<'a> DecisionState<'a> {
 
     /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
-        let reserved = std::mem::take(&mut reply.reserved);
+        let reserved = mem::take(&mut reply.reserved);
         // Costs in bytes may be reserved only while the bytes pass.
         let nothing = self.asks[self.decided..]
             .iter()

@@ -121,15 +121,20 @@ pub enum CostKnown {
 pub struct Reservations<'a> {
     store: &'a Store,
     worker: usize,
-    /// Empty for most requests.
-    pending: Vec<PendingReservation<'a>>,
-    /// Other charges that may be given back while the request is held. Empty for most requests.
-    besides: Vec<Reserved>,
-    /// The charges of a drop. Empty for most requests.
-    if_dropped: Vec<(Reserved, u64)>,
+    /// `None` for most requests. Boxed, it costs the others one comparison.
+    open: Option<Box<OpenCharges<'a>>>,
     pub(super) is_held: bool,
     /// Whether new charges may be given back even after a hold, because the body has yet to be read.
     pub(super) is_provisional: bool,
+}
+
+#[derive(Default)]
+struct OpenCharges<'a> {
+    pending: Vec<PendingReservation<'a>>,
+    /// Other charges that may be given back while the request is held.
+    besides: Vec<Reserved>,
+    /// The charges of a drop.
+    if_dropped: Vec<(Reserved, u64)>,
 }
 
 /// What was reserved for limits whose costs become known later.
@@ -151,15 +156,7 @@ type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self {
-            store,
-            worker,
-            pending: Vec::new(),
-            besides: Vec::new(),
-            if_dropped: Vec::new(),
-            is_held: false,
-            is_provisional: false,
-        }
+        Self { store, worker, open: None, is_held: false, is_provisional: false }
     }
 
     pub fn worker(&self) -> usize {
@@ -175,29 +172,33 @@ impl<'a> Reservations<'a> {
         let is_settled = costs.iter().any(|(_, cost, _)| is_settled(cost));
         let pending = PendingReservation { costs, known: 0, reserved };
         if is_settled && (pending.reserved.cost() > 0 || pending.is_in_bytes()) {
-            self.pending.push(pending);
+            self.charges().pending.push(pending);
         } else if pending.reserved.cost() > 0 {
-            self.besides.push(pending.reserved);
+            self.charges().besides.push(pending.reserved);
         }
+    }
+
+    fn charges(&mut self) -> &mut OpenCharges<'a> {
+        self.open.get_or_insert_default()
     }
 
     /// Settles `reserved` at `used`, whatever the decision.
     pub(super) fn owe(&mut self, reserved: Reserved, used: u64) {
-        self.pending.push(PendingReservation { costs: Costs::new(), known: used.min(MAX_QUOTA), reserved });
+        let known = used.min(MAX_QUOTA);
+        self.charges().pending.push(PendingReservation { costs: Costs::new(), known, reserved });
     }
 
     /// Makes exactly the limits of these asks charge their costs if this is dropped now.
     pub(super) fn charge_if_dropped<'b>(&mut self, asks: impl Iterator<Item = &'b Ask<'b>>) {
-        self.if_dropped = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();
+        let charges = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();
+        self.charges().if_dropped = charges;
     }
 
     /// The request is no longer held: its charges stay, or its response settles them.
     pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
         self.is_held = false;
-        if self.is_provisional || self.besides.is_empty() {
-            return;
-        }
-        for reserved in std::mem::take(&mut self.besides) {
+        let Some(open) = self.open.as_mut().filter(|_| !self.is_provisional) else { return };
+        for reserved in std::mem::take(&mut open.besides) {
             let cost = reserved.cost();
             self.store.settle(reserved, cost, None, now(), self.worker);
         }
@@ -205,13 +206,11 @@ impl<'a> Reservations<'a> {
 
     /// Gives back everything but reports of use, because nothing is done for the request. Corrects the verdicts.
     pub(super) fn give_back(&mut self, outcomes: &mut [LimitOutcome<'_>], now: impl Fn() -> Time) {
-        if self.pending.is_empty() && self.besides.is_empty() {
-            return;
-        }
-        let pending = std::mem::take(&mut self.pending).into_iter();
+        let Some(open) = &mut self.open else { return };
+        let pending = std::mem::take(&mut open.pending).into_iter();
         let pending =
             pending.map(|pending| (pending.reserved, if pending.costs.is_empty() { pending.known } else { 0 }));
-        let besides = std::mem::take(&mut self.besides).into_iter().map(|reserved| (reserved, 0));
+        let besides = std::mem::take(&mut open.besides).into_iter().map(|reserved| (reserved, 0));
         for (reserved, cost) in pending.chain(besides) {
             self.settle_at(reserved, cost, outcomes, now());
         }
@@ -248,10 +247,8 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        if self.pending.is_empty() {
-            return;
-        }
-        for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut self.pending) {
+        let Some(open) = &mut self.open else { return };
+        for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut open.pending) {
             costs.retain(|(_, cost, initial)| {
                 let cost = match (cost_of(cost), &cost) {
                     (None, Cost::Tokens(_)) => return true,
@@ -261,7 +258,7 @@ impl<'a> Reservations<'a> {
                 false
             });
             if !costs.is_empty() {
-                self.pending.push(PendingReservation { costs, known, reserved });
+                self.charges().pending.push(PendingReservation { costs, known, reserved });
                 continue;
             }
             self.settle_at(reserved, known, outcomes, now());
@@ -282,26 +279,26 @@ impl<'a> Reservations<'a> {
     }
 
     pub fn counts_bytes(&self) -> bool {
-        self.pending.iter().any(PendingReservation::is_in_bytes)
+        self.open.as_ref().is_some_and(|open| open.pending.iter().any(PendingReservation::is_in_bytes))
     }
 
     /// Takes the reservations that the bytes settle that pass.
     pub fn open_bytes(&mut self) -> Vec<PendingReservation<'a>> {
-        self.pending.extract_if(.., |pending| pending.is_in_bytes()).collect()
+        let pending =
+            self.open.iter_mut().flat_map(|open| open.pending.extract_if(.., |pending| pending.is_in_bytes()));
+        pending.collect()
     }
 
     /// Takes the reservations that the body of the response settles.
     pub fn open(&mut self) -> Vec<PendingReservation<'a>> {
-        std::mem::take(&mut self.pending)
+        self.open.as_mut().map(|open| std::mem::take(&mut open.pending)).unwrap_or_default()
     }
 
     /// Keeps the reserved charges, because there is no response. `now` returns when that is known.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        if !self.pending.is_empty() {
-            for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
-                let cost = known.max(reserved.cost());
-                self.store.settle(reserved, cost, None, now(), self.worker);
-            }
+        for PendingReservation { known, reserved, .. } in self.open() {
+            let cost = known.max(reserved.cost());
+            self.store.settle(reserved, cost, None, now(), self.worker);
         }
         self.end_hold(now);
     }
@@ -310,10 +307,9 @@ impl<'a> Reservations<'a> {
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
         self.is_provisional = false;
-        if !self.if_dropped.is_empty() {
-            for (reserved, cost) in std::mem::take(&mut self.if_dropped) {
-                self.store.settle(reserved, cost, None, clock::now(), self.worker);
-            }
+        let Some(open) = &mut self.open else { return };
+        for (reserved, cost) in std::mem::take(&mut open.if_dropped) {
+            self.store.settle(reserved, cost, None, clock::now(), self.worker);
         }
         if self.is_held {
             self.give_back(&mut [], clock::now);

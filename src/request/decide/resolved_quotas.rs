@@ -2,6 +2,7 @@
 //!
 //! A route whose limits have no source pays one branch. The cache is looked up by the fingerprint that is computed anyway.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,18 @@ use crate::base::fingerprint::Fingerprint;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::sources::quotas::{CacheAnswer, Quota, QuotaSource};
 
-/// By the place of the limit; `None` if no source is asked. Places at the end may be missing.
-pub type ResolvedQuotas = SmallVec<[Option<ResolvedQuota>; 2]>;
+/// By the place of the limit; `None` if no source is asked. Places at the end may be missing. Boxed, because most routes have
+/// no source, and their requests would pay for an empty list.
+#[derive(Debug, Default)]
+pub struct ResolvedQuotas(Option<Box<SmallVec<[Option<ResolvedQuota>; 2]>>>);
+
+impl Deref for ResolvedQuotas {
+    type Target = [Option<ResolvedQuota>];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_deref().map_or(&[], |resolved| resolved)
+    }
+}
 
 /// Found for a key that has no override.
 #[derive(Clone, Debug)]
@@ -57,6 +68,7 @@ pub fn resolve_quotas<'a>(
         if let Some(end) = wait {
             waits.push(QuotaWait { place, source, key, end });
         }
+        let resolved = resolved.0.get_or_insert_default();
         while resolved.len() < place {
             resolved.push(None);
         }
@@ -111,7 +123,7 @@ impl QuotaWaits<'_> {
                 source.counters.timed_out.one();
             }
             let quota = source.cached(key, clock::now());
-            if let Some(Some(resolved)) = resolved.get_mut(place) {
+            if let Some(Some(resolved)) = resolved.0.as_mut().and_then(|resolved| resolved.get_mut(place)) {
                 resolved.quota = quota;
             }
         }

@@ -51,7 +51,7 @@ pub(super) async fn hold<'a>(
     let held = Duration::from_micros(held);
     let (left, longest) = (lasts.saturating_sub(held), input.longest_hold().saturating_sub(held));
     if left.is_zero() {
-        return state.conclude(input, reply);
+        return state.conclude(input, &mut reply);
     }
     state.reserve(input, &mut reply);
     if input.asker.is_none() {
@@ -76,7 +76,7 @@ pub(super) async fn hold<'a>(
         return decision;
     }
     state.reservations.end_hold(clock::now);
-    state.conclude(input, reply)
+    state.conclude(input, &mut reply)
 }
 
 /// Separates the queues of held requests from those of requests that wait for room.

@@ -125,6 +125,10 @@ impl FramingCheck {
                     };
                     let (line, rest) = bytes.split_at_mut(end);
                     bytes = &mut rest[1..];
+                    let is_field = self.state == State::Head && self.head.begun && self.carried.is_empty();
+                    if is_field && says_nothing(line) {
+                        continue;
+                    }
                     if self.carried.is_empty() {
                         self.line(line);
                         if is_target && !self.head.is_plain {
@@ -245,6 +249,12 @@ impl FramingCheck {
 /// as a part of the path. A `#` in the method is no fragment.
 fn has_fragment(line: &[u8]) -> bool {
     memchr(b' ', line).and_then(|method| line.get(method..)).is_some_and(|target| memchr(b'#', target).is_some())
+}
+
+/// Whether this line of a head is surely a field that does not matter here, as most are, by the first letters of its name.
+fn says_nothing(line: &[u8]) -> bool {
+    let [first, second, .., b'\r'] = line else { return false };
+    !matches!([first | 0x20, second | 0x20], [b'c', b'o'] | [b't', b'r'] | [b'u', b'p'])
 }
 
 /// The value of a header line, if it begins with `name`, which includes the colon.

@@ -1,6 +1,7 @@
 //! The last refusal on a connection. A refused client often tries again within the same second, and gets the same refusal.
 //! Verdicts are compared to detect that, before any text is written.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ pub struct RefusalCache(pub(super) Option<Box<LastRefusal>>);
 pub(super) struct LastRefusal {
     rate_limit_headers: Arc<RateLimitHeaders>,
     verdicts: SmallVec<[SentVerdict; 2]>,
-    pub(super) response: LocalResponse,
+    pub(super) response: Rc<LocalResponse>,
 }
 
 /// Everything in a verdict on which its response depends.
@@ -61,7 +62,7 @@ impl LastRefusal {
         rate_limit_headers: &Arc<RateLimitHeaders>,
         outcomes: &[LimitOutcome<'_>],
         now: Time,
-        response: LocalResponse,
+        response: Rc<LocalResponse>,
     ) -> Self {
         let verdicts = outcomes.iter().map(|outcome| SentVerdict::of(rate_limit_headers, outcome, now)).collect();
         Self { rate_limit_headers: rate_limit_headers.clone(), verdicts, response }
