@@ -83,16 +83,15 @@ tables! {
 
 /// The address and its place in the file are added to `bound`.
 pub(super) fn read(
-    section: Section<'_>,
+    section: &Section<'_>,
     named: &Named<'_>,
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
 ) -> Option<Decisions> {
     let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
-    let tls = section.table(&keys::tls).and_then(tls::without_acme);
+    let tls = section.table(&keys::tls).as_ref().and_then(tls::without_acme);
     let refused_status = section.read(&keys::refused_status);
-    let descriptors = section.tables(&keys::descriptors).filter_map(|section| descriptor(section, named)).collect();
-    section.close();
+    let descriptors = section.tables(&keys::descriptors).filter_map(|section| descriptor(&section, named)).collect();
     let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
     let is_open = !client_ca.is_some_and(|client_ca| client_ca.is_required);
     if let Some((listen, field)) = listen.zip(field.as_ref()).filter(|(listen, _)| is_open && !is_private(listen.ip()))
@@ -106,7 +105,7 @@ pub(super) fn read(
     place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors })
 }
 
-fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
+fn descriptor(section: &Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
     let domain = section.needed(&descriptor::domain).and_then(|field| field.text());
     let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
     let entries = section.needed(&descriptor::entries);
@@ -114,7 +113,6 @@ fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule>
     let limits = section.needed(&descriptor::limits);
     let limits = limits.map(|field| named.limits_in(&field, &descriptor::limits)).unwrap_or_default();
     let (reports, quota_mode) = (section.read(&descriptor::reports), section.read(&descriptor::quota_mode));
-    section.close();
     for (index, field) in &limits {
         let Some(limit) = named.limit(*index) else { continue };
         check(limit, field);

@@ -116,7 +116,6 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     let jwks = located.as_ref().and_then(|field| jwks(field, system));
     let from = section.read_as(&keys::from, |field| field.parse(from));
     let required = section.read(&keys::required);
-    section.close();
     let (jwks, signed) = (jwks?, signed?);
     check_keys(&jwks, &located?, &signed);
     Some(Jwt { name: name.text.to_owned(), issuer: issuer?, audience, jwks, algorithms: signed, from, required })

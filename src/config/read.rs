@@ -56,6 +56,10 @@ pub(super) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
+    pub(super) fn new(name: &str, value: &'a Spanned<DeValue<'a>>, source: &'a Source<'a>) -> Self {
+        Self { what: format!("`{name}`"), span: value.span(), value: value.get_ref(), source }
+    }
+
     pub(super) fn report(&self, message: impl Into<String>, help: impl Into<String>) {
         self.source.report(self.span.clone(), message, help);
     }
@@ -228,12 +232,8 @@ impl<'a> Field<'a> {
         if list.len() > most {
             self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));
         }
-        let element = |value: &'a Spanned<DeValue<'a>>| Field {
-            what: format!("each of {}", self.what),
-            span: value.span(),
-            value: value.get_ref(),
-            source: self.source,
-        };
+        let what = format!("each of {}", self.what);
+        let element = |value| Field { what: what.clone(), ..Field::new("", value, self.source) };
         Some(list.iter().map(element).collect())
     }
 

@@ -165,7 +165,7 @@ pub(super) fn read(
         let why = "has no effect with `http2`, where the requests of many clients share a connection";
         section.refuse(&[keys::proxy_protocol.name], why, "remove one of them");
     }
-    let upstream = Upstream {
+    Some(Upstream {
         name: name.text.to_owned(),
         balance: balance(&section, jwts),
         connect_timeout: section.read(&keys::connect_timeout),
@@ -182,11 +182,9 @@ pub(super) fn read(
         proxy_protocol,
         retry: retry(&section),
         overload: overload(name.text, &section),
-        health: section.table(&keys::health).map(health_check),
+        health: section.table(&keys::health).as_ref().map(health_check),
         ejection: ejection(name.text, &section),
-    };
-    section.close();
-    Some(upstream)
+    })
 }
 
 /// TLS to the `https://` servers; `None` if there are none, or after an error.
@@ -203,7 +201,7 @@ fn tls(
         let help = "write the URLs of its servers with https://, or remove this section";
         section.source.report(section.key_span(keys::tls.name), "no server of this upstream uses TLS", help);
     }
-    if own.is_some() || has_https { read_tls(own, listed?, system) } else { None }
+    if own.is_some() || has_https { read_tls(own.as_ref(), listed?, system) } else { None }
 }
 
 /// The version; `Some(None)` for `false`.

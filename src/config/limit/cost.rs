@@ -70,7 +70,7 @@ tables! {
 /// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
-    let statuses = section.table(&limit::count).and_then(count);
+    let statuses = section.table(&limit::count).as_ref().and_then(count);
     let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
@@ -138,7 +138,6 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
             request.map(Cost::RequestHeader).or(response).or(elements)
         }
     };
-    table.close();
     read
 }
 
@@ -172,8 +171,7 @@ fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost>
     Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
 }
 
-fn count(table: Section<'_>) -> Option<Vec<RangeInclusive<u16>>> {
+fn count(table: &Section<'_>) -> Option<Vec<RangeInclusive<u16>>> {
     let list = table.needed(&count::status);
-    table.close();
     values::statuses(&list?, &count::status)
 }

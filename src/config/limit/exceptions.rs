@@ -114,7 +114,6 @@ pub(super) fn overrides(
     }
     for section in section.tables(&limit::overrides) {
         entry(&section, terms, kinds, has_rates, &mut overrides);
-        section.close();
     }
     overrides
 }
@@ -202,7 +201,6 @@ pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Nam
         let list = section.needed(&tier::rates);
         let list = list.and_then(|field| terms.rates(&field, &tier::rates));
         priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
-        section.close();
         rates.extend(list.map(|list| (tier.text.to_owned(), list)));
     }
     if rates.is_empty() {

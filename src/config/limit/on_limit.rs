@@ -283,7 +283,6 @@ pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
         section.refuse(&[ban::max_for.name], "is shorter than `for`", help);
     }
     let respond = section.read(&ban::respond);
-    section.close();
     if on_limit.role() == Role::Reports {
         let help =
             "a key is banned for refusals, and this limit refuses nothing; remove it, or use on_limit = \"reject\"";
@@ -303,7 +302,6 @@ pub(super) fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) ->
     }
     let from = table.needed(&slow::from).and_then(|_| table.given(&slow::from));
     let up_to: Option<Duration> = table.needed(&slow::up_to).and_then(|_| table.given(&slow::up_to));
-    table.close();
     Some(Slow { from: from?, up_to: up_to?, max_delayed: section.read(&limit::max_delayed) })
 }
 

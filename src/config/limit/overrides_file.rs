@@ -84,9 +84,7 @@ impl Quotas<'_> {
             root.required(&keys::overrides, help);
             for section in root.tables(&keys::overrides) {
                 entry(&section, self.terms, self.kinds, self.has_rates, overrides);
-                section.close();
             }
-            root.close();
         }
         for (place, warning) in source.warnings().located() {
             let help = warning.help.as_deref().unwrap_or_default();

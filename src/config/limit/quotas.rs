@@ -126,7 +126,6 @@ pub(super) fn read(
     let server = located.and_then(|field| server(&section, &field, system));
     let (cache_for, timeout) = (section.read(&keys::cache_for), section.read(&keys::timeout));
     let (max_cached, send) = (section.read(&keys::max_cached), section.read(&keys::send));
-    section.close();
     Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
 }
 

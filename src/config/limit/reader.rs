@@ -91,7 +91,6 @@ fn read_limit<'a>(
         let help = "write \"draft\", \"github\", \"both\" or \"none\"";
         section.refuse(&[limit::headers.name], "of a provider cannot tell bytes", help);
     }
-    section.close();
     Some(Limit {
         name: name.text.to_owned(),
         key: key?,

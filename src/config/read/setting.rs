@@ -114,12 +114,7 @@ impl<T> Setting<T> {
     /// What `read` makes of the default.
     pub(super) fn default<R>(&self, source: &Source<'_>, read: impl Fn(&Field<'_>) -> Option<R>) -> R {
         let value = DeValue::parse(self.default).ok();
-        let field = value.as_ref().map(|value| Field {
-            what: format!("`{}`", self.name),
-            span: 0..0,
-            value: value.get_ref(),
-            source,
-        });
+        let field = value.as_ref().map(|value| Field { span: 0..0, ..Field::new(self.name, value, source) });
         let read = field.and_then(|field| read(&field));
         // Cannot happen: a test reads every section without its keys.
         read.unwrap_or_else(|| unreachable!("the default of `{}` is valid", self.name))

@@ -94,7 +94,6 @@ fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)
     let address = section.needed(&listener::address);
     let tls = section.field(&listener::tls);
     let speaks_tls = tls.as_ref().and_then(Field::boolean).unwrap_or(has_tls);
-    section.close();
     if let Some(tls) = tls.filter(|_| speaks_tls && !has_tls) {
         tls.report("this listener has no certificate", "add [server.tls] with its certificates, or write tls = false");
     }

@@ -121,14 +121,12 @@ tables! {
 /// Reads `retries` and `[upstreams.NAME.retry]`.
 pub(super) fn retry(section: &Section<'_>) -> Retry {
     let own = section.table_or_empty(&upstream::retry);
-    let retry = Retry {
+    Retry {
         retries: section.read(&upstream::retries),
         budget: own.read(&retry::budget),
         statuses: own.read_as(&retry::status, |field| values::statuses(field, &retry::status)),
         max_body: own.read(&retry::max_body),
-    };
-    own.close();
-    retry
+    }
 }
 
 /// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`.
@@ -137,7 +135,7 @@ pub(super) fn overload(name: &str, section: &Section<'_>) -> Overload {
     let title = format!("[upstreams.{name}.adaptive]");
     let help = format!("write adaptive = true, or {title} with `min` and `max` below");
     let adaptive = section.read_as(&upstream::adaptive, |field| {
-        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.map(adaptive_bounds))
+        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.as_ref().map(adaptive_bounds))
     });
     let (max_waiting, max_wait) = (section.read(&upstream::max_waiting), section.read(&upstream::max_wait));
     if adaptive.is_some() && max_in_flight.is_some() {
@@ -154,7 +152,7 @@ pub(super) fn overload(name: &str, section: &Section<'_>) -> Overload {
     Overload { max_in_flight, adaptive, max_waiting, max_wait }
 }
 
-fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
+fn adaptive_bounds(section: &Section<'_>) -> AdaptiveBounds {
     let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
     // If only one bound is written, it overrides the default of the other.
     let bounds = AdaptiveBounds {
@@ -164,22 +162,19 @@ fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
     if bounds.max < bounds.min {
         section.refuse(&[adaptive::max.name], "is smaller than `min`", "make it at least as large");
     }
-    section.close();
     bounds
 }
 
-pub(super) fn health_check(section: Section<'_>) -> HealthCheck {
+pub(super) fn health_check(section: &Section<'_>) -> HealthCheck {
     let path = section.needed(&health::path);
-    let check = HealthCheck {
+    HealthCheck {
         path: path.and_then(|field| field.parse(check_path)).unwrap_or_default(),
         interval: section.read(&health::interval),
         timeout: section.read(&health::timeout),
         statuses: section.read_as(&health::status, |field| values::statuses(field, &health::status)),
         healthy_after: section.read(&health::healthy_after),
         unhealthy_after: section.read(&health::unhealthy_after),
-    };
-    section.close();
-    check
+    }
 }
 
 /// The path of a health check, perhaps with a query.
@@ -197,20 +192,23 @@ pub(super) fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
     let title = format!("[upstreams.{name}.eject]");
     let help = format!("write eject = false, or {title} with `failures` and the like below");
     section.read_as(&upstream::eject, |field| {
-        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.map(ejection_rules))
+        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.as_ref().map(ejection_rules))
     })
 }
 
-fn ejection_rules(section: Section<'_>) -> Ejection {
-    let (failures, first) = (section.read(&eject::failures), section.read(&eject::r#for));
+fn ejection_rules(section: &Section<'_>) -> Ejection {
+    let first = section.read(&eject::r#for);
     let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));
     if longest < first {
         let help = "make it at least as long: an ejection lasts `for` at first";
         section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
     }
-    let statuses = section.read_as(&eject::status, |field| values::statuses(field, &eject::status));
-    section.close();
-    Ejection { failures, statuses, first, longest }
+    Ejection {
+        failures: section.read(&eject::failures),
+        statuses: section.read_as(&eject::status, |field| values::statuses(field, &eject::status)),
+        first,
+        longest,
+    }
 }
 
 #[cfg(test)]
