@@ -74,16 +74,15 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let has_decisions = root.field(&root::decisions).is_some();
     let server = server::read(&root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
     let path_cases = path_cases(table.get_ref());
-    let limit = |(name, field): (Name<'a>, Field<'a>)| {
+    let limit = |(name, field): &(Name<'a>, Field<'a>)| {
         let ignore_case = path_cases.get(name.text).copied().unwrap_or(Some(false));
         let forms = KeyForms { paths: server.paths, ignore_case };
-        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store, forms);
-        ((name, limit), overflow)
+        (name.clone(), limit::read(name, field, &tokens, &system, &store, forms))
     };
     let upstreams = entries(&root::upstreams, "[upstreams.NAME]").into_iter().map(upstream).collect();
-    let (limits, overflows): (_, Vec<_>) = entries(&root::limits, "[limits.NAME]").into_iter().map(limit).unzip();
-    let named = Named { limits, upstreams };
-    named.check_pools(&overflows);
+    let limits = entries(&root::limits, "[limits.NAME]");
+    let named = Named { limits: limits.iter().map(limit).collect(), upstreams };
+    named.check_pools(&limits);
     let decisions = root.table(&root::decisions);
     let decisions = decisions.and_then(|section| decisions::read(&section, &named, &mut listeners));
     let admin = root.table(&root::admin).and_then(|section| admin::read(&section, &mut listeners));

@@ -33,7 +33,7 @@ pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
 #[cfg(not(feature = "postgres"))]
 pub use quotas::PostgresUrl;
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
-pub(super) use reader::{Overflow, read};
+pub(super) use reader::read;
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tokens::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 

@@ -117,6 +117,12 @@ impl<'a> Field<'a> {
         text
     }
 
+    /// A key of a table and its value, if it has the key; nothing is reported.
+    pub(super) fn entry<T>(&self, key: &Setting<T>) -> Option<(Range<usize>, Self)> {
+        let (name, value) = self.value.as_table()?.get_key_value(key.name)?;
+        Some((name.span(), Self::new(key.name, value, self.source)))
+    }
+
     /// The texts of a list, or the only text; nothing is reported.
     pub(super) fn texts(&self) -> Vec<&'a str> {
         match self.value {

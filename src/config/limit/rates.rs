@@ -1,6 +1,5 @@
 //! The rates of a limit and how they are counted.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use super::foreign::{meant, without_separators};
@@ -38,8 +37,6 @@ pub(super) struct Terms {
     calendar: Calendar,
     /// Whether requests cost bytes, so that every rate must be a size.
     in_bytes: bool,
-    uses_calendar: Cell<bool>,
-    uses_strategy: Cell<bool>,
 }
 
 impl Terms {
@@ -59,7 +56,7 @@ impl Terms {
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         let in_bytes = counts_bytes(section);
-        Self { strategy, calendar, in_bytes, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
+        Self { strategy, calendar, in_bytes }
     }
 
     /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
@@ -68,8 +65,6 @@ impl Terms {
             strategy: limit.strategy().cloned().unwrap_or_default(),
             calendar: limit.calendar().cloned().unwrap_or(Calendar::utc(Unit::Day)),
             in_bytes: limit.counts_bytes(),
-            uses_calendar: Cell::default(),
-            uses_strategy: Cell::default(),
         }
     }
 
@@ -109,10 +104,7 @@ impl Terms {
             return Err(wrong_unit(&rate, self.in_bytes));
         }
         let strategy = match (rate.strategy(), &self.strategy) {
-            (Strategy::Calendar(calendar), _) => {
-                self.uses_calendar.set(true);
-                Strategy::Calendar(self.calendar.of(calendar.unit()))
-            }
+            (Strategy::Calendar(calendar), _) => Strategy::Calendar(self.calendar.of(calendar.unit())),
             (bucket @ Strategy::TokenBucket { .. }, Strategy::TokenBucket { .. }) => bucket.clone(),
             (Strategy::TokenBucket { .. }, _) => {
                 let alone = text.split("burst").next().unwrap_or_default().trim();
@@ -122,35 +114,32 @@ impl Terms {
             (_, Strategy::TokenBucket { .. }) => Strategy::TokenBucket { burst: rate.quota() },
             (_, other) => other.clone(),
         };
-        if !matches!(strategy, Strategy::Calendar(_)) {
-            self.uses_strategy.set(true);
-        }
         let shown = rate.to_string();
         rate.with_strategy(strategy).map_err(|_| {
             let help = format!("allowed: at most {MAX_LOG}; a sliding window with `precision = 60` is nearly as exact");
             Wrong::new(format!("\"{shown}\" is too large for a moving window, which stores every request"), help)
         })
     }
+}
 
-    /// Reports keys that no rate uses; call it after all rates are read.
-    pub(super) fn close(&self, section: &Section<'_>) {
-        // A rate with an error might use any of them.
-        if !section.source.is_clean() {
-            return;
-        }
-        if !self.uses_calendar.get() {
-            let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
-            section.refuse(&[limit::timezone.name], "needs a rate per calendar day or month", help);
-        }
-        if !self.uses_calendar.get() && !self.uses_strategy.get() {
-            let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
-            let [precision, edge] = of_sliding();
-            let of_rates = [limit::strategy.name, precision, edge, limit::cost.name, limit::count.name];
-            section.refuse(&of_rates, "needs rates, and this limit has none", help);
-        } else if !self.uses_strategy.get() {
-            let help = "remove it: calendar days and months have no buckets and no edge";
-            section.refuse(&of_sliding(), "needs a rate with a sliding window, and this limit has none", help);
-        }
+/// Reports keys that no rate of the limit, its tiers and its overrides uses.
+pub(super) fn check_used(section: &Section<'_>, read: &Limit) {
+    // A rate with an error might use any of them.
+    if !section.source.is_clean() {
+        return;
+    }
+    if read.calendar().is_none() {
+        let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
+        section.refuse(&[limit::timezone.name], "needs a rate per calendar day or month", help);
+    }
+    if read.all_rates().next().is_none() {
+        let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
+        let [precision, edge] = of_sliding();
+        let of_rates = [limit::strategy.name, precision, edge, limit::cost.name, limit::count.name];
+        section.refuse(&of_rates, "needs rates, and this limit has none", help);
+    } else if read.strategy().is_none() {
+        let help = "remove it: calendar days and months have no buckets and no edge";
+        section.refuse(&of_sliding(), "needs a rate with a sliding window, and this limit has none", help);
     }
 }
 
@@ -176,8 +165,7 @@ fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String,
 
 /// Whether the limit counts bytes, so that its rates are sizes.
 fn counts_bytes(limit: &Section<'_>) -> bool {
-    let table = limit.field(&limit::cost).filter(Field::is_table).and_then(|field| field.entries("`cost`"));
-    table.is_some_and(|entries| entries.iter().any(|(name, _)| name.text == cost::bytes.name))
+    limit.field(&limit::cost).is_some_and(|field| field.entry(&cost::bytes).is_some())
 }
 
 fn wrong_unit(rate: &Rate, in_bytes: bool) -> Wrong {

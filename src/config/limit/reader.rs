@@ -1,11 +1,9 @@
 //! Reads `[limits.NAME]`.
 
-use std::ops::Range;
-
 use super::exceptions::{self, Kinds};
 use super::foreign;
 use super::on_limit::{self, Reaction};
-use super::rates::Terms;
+use super::rates::{self, Terms};
 use super::{Cost, Limit, cost, keys as limit, overrides_file, quotas};
 use crate::config::key::{Names, key};
 use crate::config::known_keys;
@@ -18,34 +16,14 @@ use crate::limit::Rate;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
-pub(in crate::config) struct Overflow<'a> {
-    /// Where a limit names its pool.
-    pub(in crate::config) pool: Option<Field<'a>>,
-    /// The place of `on_limit`, or of the limit if it has none.
-    pub(in crate::config) on_limit: Range<usize>,
-}
-
-/// `None` instead of the limit if it has an error.
-pub(in crate::config) fn read<'a>(
-    name: &Name<'a>,
-    field: &Field<'a>,
+/// `None` if the limit has an error.
+pub(in crate::config) fn read(
+    name: &Name<'_>,
+    field: &Field<'_>,
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
     forms: KeyForms,
-) -> (Option<Limit>, Overflow<'a>) {
-    let mut overflow = Overflow { pool: None, on_limit: name.span.clone() };
-    (read_limit(name, field, jwts, system, store, forms, &mut overflow), overflow)
-}
-
-fn read_limit<'a>(
-    name: &Name<'a>,
-    field: &Field<'a>,
-    jwts: &Names<'_>,
-    system: &SystemAuthorities,
-    store: &Store,
-    forms: KeyForms,
-    overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
     let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
@@ -62,14 +40,13 @@ fn read_limit<'a>(
         section.warn(&[limit::retry_jitter.name], "has no effect without `rates`", help);
     }
     let slow = on_limit::slow(&section, on_limit, !own.is_empty());
-    overflow.pool = section.field(&limit::overflow).filter(|field| field.text().is_some());
-    overflow.on_limit = section.key_span(limit::on_limit.name);
+    let overflow = section.field(&limit::overflow).and_then(|field| field.text().map(str::to_owned));
     if own.is_empty() {
         let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
         section.warn(&[limit::overflow.name], "has no effect without `rates`", help);
     }
     // With a pool, a cost above the capacity of the limit is charged to the pool.
-    let bounds = if overflow.pool.is_some() { &[] } else { own };
+    let bounds = if overflow.is_some() { &[] } else { own };
     let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
@@ -85,13 +62,12 @@ fn read_limit<'a>(
     let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, part));
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
     let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
-    terms.close(&section);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
     if matches!(cost, Cost::Bytes(_)) && headers.is_of_provider() {
         let help = "write \"draft\", \"github\", \"both\" or \"none\"";
         section.refuse(&[limit::headers.name], "of a provider cannot tell bytes", help);
     }
-    Some(Limit {
+    let limit = Limit {
         name: name.text.to_owned(),
         key: key?,
         forms,
@@ -107,7 +83,7 @@ fn read_limit<'a>(
         on_limit,
         ban,
         slow,
-        overflow: overflow.pool.as_ref().and_then(Field::text).map(str::to_owned),
+        overflow,
         missing,
         headers,
         status,
@@ -115,7 +91,9 @@ fn read_limit<'a>(
         content_type,
         retry_jitter,
         watched: None,
-    })
+    };
+    rates::check_used(&section, &limit);
+    Some(limit)
 }
 
 /// How many gateways share the limit, as far as the file says; `None` if each has the whole rates.
