@@ -2,16 +2,15 @@
 
 use super::exceptions::{self, Kinds};
 use super::foreign;
-use super::on_limit::{self, Reaction};
 use super::rates::{self, Terms};
-use super::{Cost, Limit, cost, keys as limit, overrides_file, quotas};
+use super::{Cost, Limit, cost, keys as limit, on_limit, overrides_file, quotas};
 use crate::config::key::{Names, key};
-use crate::config::known_keys;
 use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
 use crate::config::store::Store;
 use crate::config::values::named_section;
 use crate::config::written_key::{KeyForms, WrittenPart};
+use crate::config::{content, known_keys};
 use crate::limit::Rate;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
@@ -32,7 +31,8 @@ pub(in crate::config) fn read(
     let own = rates.as_deref().unwrap_or_default();
     let gateways = share(&section, store);
     few(&section, own, gateways);
-    let Reaction { on_limit, status, body, content_type } = on_limit::reaction(&section);
+    let (on_limit, status) = on_limit::reaction(&section);
+    let (body, content_type) = content::read(&section, &limit::body, &limit::content_type, status);
     let ban = on_limit::ban(&section, on_limit);
     let retry_jitter = section.given(&limit::retry_jitter).unwrap_or_default();
     if own.is_empty() && ban.is_none() {
