@@ -102,7 +102,7 @@ pub(super) const fn share() -> Kind<u32> {
     kind(Shape::Decimal(1), |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
 }
 
-pub(super) const fn words<T: Copy>(words: &'static [(&'static str, T)]) -> Kind<T> {
+pub(super) const fn words<T: Clone>(words: &'static [(&'static str, T)]) -> Kind<T> {
     let read: fn(&Field<'_>, &Kind<T>) -> Option<T> = |field, kind| field.choice(kind.words);
     Kind { words, ..kind(Shape::Words, read) }
 }

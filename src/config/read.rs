@@ -275,7 +275,7 @@ impl<'a> Field<'a> {
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
 
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
         if !self.is_text() {
@@ -284,7 +284,7 @@ impl<'a> Field<'a> {
         }
         self.parse(|text| {
             if let Some((_, value)) = words.iter().find(|(name, _)| *name == text) {
-                return Ok(*value);
+                return Ok(value.clone());
             }
             let message = format!("{} is not a value of {}", quoted(text), self.what);
             let meant = elsewhere::meant(&self.what, text).map_or(text, |meant| meant.name);

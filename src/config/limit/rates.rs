@@ -9,18 +9,18 @@ use crate::base::units;
 use crate::config::read::{Field, Section, Setting, Shape, Wrong};
 use crate::config::report::{nearest, quoted};
 use crate::config::values;
-use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
+use crate::limit::{Calendar, Edge, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
 
 pub(super) const RATES: Shape =
     Shape::List(&Shape::Pattern("^\\s*([0-9]+|[0-9.]+\\s*[A-Za-z]+)\\s*/\\s*[0-9A-Za-z. ]+$"), 1, values::MOST);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Counting {
-    Sliding,
-    Fixed,
-    Moving,
-    Bucket,
-}
+/// What belongs to a strategy has settings of its own, and each rate has its burst.
+pub(super) static STRATEGIES: [(&str, Strategy); 4] = [
+    ("sliding-window", Strategy::SlidingWindow { precision: 1, edge: Edge::Weighted }),
+    ("fixed-window", Strategy::FixedWindow),
+    ("moving-window", Strategy::SlidingLog),
+    ("token-bucket", Strategy::TokenBucket { burst: 1 }),
+];
 
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d, a duration, or day or month of the calendar, like \
                     \"10/s\", \"3000/10m\" or \"5000/day\"";
@@ -41,16 +41,10 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn read(section: &Section<'_>) -> Self {
-        let strategy = match section.read(&limit::strategy) {
-            Counting::Sliding => {
-                Strategy::SlidingWindow { precision: section.read(&limit::precision), edge: section.read(&limit::edge) }
-            }
-            Counting::Fixed => Strategy::FixedWindow,
-            Counting::Moving => Strategy::SlidingLog,
-            // `rate` replaces this burst by that of each rate.
-            Counting::Bucket => Strategy::TokenBucket { burst: 1 },
-        };
-        if !matches!(strategy, Strategy::SlidingWindow { .. }) {
+        let mut strategy = section.read(&limit::strategy);
+        if let Strategy::SlidingWindow { precision, edge } = &mut strategy {
+            (*precision, *edge) = (section.read(&limit::precision), section.read(&limit::edge));
+        } else {
             let help = "remove it, or use that strategy";
             section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
         }
