@@ -30,8 +30,6 @@ pub use bytes::CountedBytes;
 pub use cost::{ByteCost, Cost};
 pub use exceptions::Tiers;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
-#[cfg(not(feature = "postgres"))]
-pub use quotas::PostgresUrl;
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub(super) use reader::read;
 pub use temporary::{quota_rates, temporary_again, temporary_override};
