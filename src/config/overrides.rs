@@ -107,7 +107,7 @@ impl Overrides {
         let wildcards = self.wildcards.iter().flat_map(Wildcards::iter).map(|(text, grant)| (grant, text.to_owned()));
         let networks = self.networks.iter().map(|(network, grant)| (grant, network.to_string()));
         let mut texts: Vec<_> = wildcards.chain(networks).collect();
-        texts.sort_unstable_by_key(|(grant, _)| *grant);
+        texts.sort_unstable();
         for (grant, text) in texts {
             granted[at(&grant)].2.push(text);
         }
