@@ -37,6 +37,8 @@ pub(super) struct Terms {
     calendar: Calendar,
     /// Whether requests cost bytes, so that every rate must be a size.
     in_bytes: bool,
+    /// Whether the limit has rates of its own, which others can replace. Rates with an error are not missing.
+    pub(super) has_rates: bool,
 }
 
 impl Terms {
@@ -50,7 +52,7 @@ impl Terms {
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         let in_bytes = counts_bytes(section);
-        Self { strategy, calendar, in_bytes }
+        Self { strategy, calendar, in_bytes, has_rates: true }
     }
 
     /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
@@ -59,6 +61,7 @@ impl Terms {
             strategy: limit.strategy().cloned().unwrap_or_default(),
             calendar: limit.calendar().cloned().unwrap_or(Calendar::utc(Unit::Day)),
             in_bytes: limit.counts_bytes(),
+            has_rates: !limit.rates.is_empty(),
         }
     }
 

@@ -26,8 +26,9 @@ pub(in crate::config) fn read(
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
     let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
-    let terms = Terms::read(&section);
+    let mut terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
+    terms.has_rates = rates.as_ref().is_none_or(|rates| !rates.is_empty());
     let own = rates.as_deref().unwrap_or_default();
     let gateways = share(&section, store);
     few(&section, own, gateways);
@@ -52,16 +53,15 @@ pub(in crate::config) fn read(
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
         section.refuse(&[limit::max_in_flight.name], "cannot be combined with `on_limit = \"delay\"`", help);
     }
-    // Rates with an error are not missing.
     let sources = key.as_ref().and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
     let part = WrittenPart { sources, forms };
-    let (kinds, has_rates) = (Kinds::of(part), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
-    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
-    let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
+    let kinds = Kinds::of(part);
+    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds);
+    let overrides_file = overrides_file::read(&section, &terms, kinds, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, part));
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
-    let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
+    let quotas = quotas::read(&section, key.as_ref(), terms.has_rates, system);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
     if matches!(cost, Cost::Bytes(_)) && headers.is_of_provider() {
         let help = "write \"draft\", \"github\", \"both\" or \"none\"";

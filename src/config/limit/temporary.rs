@@ -57,7 +57,7 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
 }
 
 fn read(section: &Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
-    let allowance = exceptions::allowance(section, KEYS, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
+    let allowance = exceptions::allowance(section, KEYS, &Terms::of(limit), EXAMPLE);
     let lasts = section.required(&keys::r#for, EXAMPLE).and_then(|_| section.given(&keys::r#for));
     allowance.zip(lasts)
 }
