@@ -16,7 +16,7 @@ use super::elsewhere;
 use super::report::{did_you_mean, either, quoted};
 
 pub(super) use section::Section;
-pub(super) use setting::{Described, Kind, Setting, Shape, Table, name, tables};
+pub(super) use setting::{Described, Setting, Shape, Table, name, tables};
 pub use source::AtStart;
 pub(super) use source::Source;
 
@@ -225,12 +225,12 @@ impl<'a> Field<'a> {
                 return None;
             }
             let is_of_texts =
-                !matches!(key.kind.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
+                !matches!(key.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
             let list = self.spelled().filter(|_| is_of_texts && self.is_text()).map(|text| format!("[{text}]"));
             self.mistyped("a list", format!("write it in brackets: {}", list.unwrap_or(key.example().to_owned())));
             return None;
         };
-        let (least, most) = key.kind.shape.bounds().unwrap_or((0, usize::MAX));
+        let (least, most) = key.shape.bounds().unwrap_or((0, usize::MAX));
         if list.len() < least {
             let help = format!("it needs at least one element: {}", key.example());
             self.report(format!("{} is empty", self.what), help);

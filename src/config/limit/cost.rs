@@ -8,8 +8,8 @@ use http::HeaderName;
 use super::bytes::CountedBytes;
 use super::keys as limit;
 use super::tokens::{self, OnExhausted, TokenCost, cost};
-use crate::config::kinds::{STATUS, shaped, size_within};
-use crate::config::read::{Field, Section, Setting, Shape, tables};
+use crate::config::kinds::{size_within, statuses};
+use crate::config::read::{Field, Section, Setting, tables};
 use crate::config::values;
 use crate::limit::{MAX_BYTES, MAX_QUOTA, Rate};
 
@@ -63,14 +63,16 @@ tables! {
     /// such a status.
     count "`count`" {
         /// The statuses that stay charged.
-        status: () = shaped(Shape::List(STATUS, 1, 64)).required() => ["401", "403", "5xx"];
+        status: Vec<RangeInclusive<u16>> = statuses(1).required() => ["401", "403", "5xx"];
     }
 }
 
 /// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
-    let statuses = section.table(&limit::count).as_ref().and_then(count);
+    let statuses = section
+        .table(&limit::count)
+        .and_then(|table| table.needed(&count::status).and_then(|_| table.given(&count::status)));
     let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
@@ -169,9 +171,4 @@ fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost>
     });
     let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
     Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
-}
-
-fn count(table: &Section<'_>) -> Option<Vec<RangeInclusive<u16>>> {
-    let list = table.needed(&count::status);
-    values::statuses(&list?, &count::status)
 }

@@ -51,13 +51,13 @@ impl<'a> Section<'a> {
 
     /// The value of a key that is present and valid.
     pub(in crate::config) fn given<T>(&self, key: &Setting<T>) -> Option<T> {
-        self.field(key).and_then(|field| (key.kind.read)(&field, &key.kind))
+        self.field(key).and_then(|field| (key.read)(&field, key))
     }
 
     /// The value of a key, or its default.
     pub(in crate::config) fn read<T: Debug>(&self, key: &Setting<T>) -> T {
-        let value = self.read_as(key, |field| (key.kind.read)(field, &key.kind));
-        if key.kind.at_start {
+        let value = self.read_as(key, |field| (key.read)(field, key));
+        if key.at_start {
             self.at_start(key, &value);
         }
         value
@@ -70,7 +70,7 @@ impl<'a> Section<'a> {
 
     /// Records the value of a key that takes effect only at the start.
     pub(in crate::config) fn at_start<T>(&self, key: &Setting<T>, value: &impl Debug) {
-        debug_assert!(key.kind.at_start, "a change of `{}` needs no restart", key.name);
+        debug_assert!(key.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
         let (span, key) = (self.key_span(key.name), format!("{table}.{}", key.name));
         self.source.at_start(AtStart { key, value: format!("{value:?}"), span });

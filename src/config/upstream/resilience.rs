@@ -6,10 +6,9 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 
 use super::{MOST_IN_FLIGHT, keys as upstream};
-use crate::config::kinds::{LONGEST, STATUS, WAIT, number, shaped, share, size, text, wait};
-use crate::config::read::{Section, Shape, Wrong, tables};
+use crate::config::kinds::{LONGEST, WAIT, number, share, size, statuses, text, wait};
+use crate::config::read::{Section, Wrong, tables};
 use crate::config::report::quoted;
-use crate::config::values;
 
 /// Which requests are sent again to another server.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +74,7 @@ tables! {
         /// The largest share of requests that the gateway sends again.
         budget: u32 = share(), 0.2;
         /// The gateway sends a request again after these responses.
-        status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503"];
+        status: Vec<RangeInclusive<u16>> = statuses(0), [] => ["502", "503"];
         /// Larger bodies are not kept, so not sent again.
         max_body: usize = size(0..=16 << 20), "64KiB";
     }
@@ -97,7 +96,7 @@ tables! {
         /// The longest time of a check.
         timeout: Duration = wait(WAIT), "1s";
         /// The statuses of a healthy server's answer.
-        status: () = shaped(Shape::List(STATUS, 1, 64)), ["2xx"];
+        status: Vec<RangeInclusive<u16>> = statuses(1), ["2xx"];
         /// After this many good checks in a row, a server gets requests again.
         healthy_after: u32 = number(1, 100), 2;
         /// After this many failed checks in a row, a server gets no requests.
@@ -110,7 +109,7 @@ tables! {
         /// `status`.
         failures: u32 = number(1, 1000), 5;
         /// Answers that count as failures of the server. Others are the application's own.
-        status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503", "504"];
+        status: Vec<RangeInclusive<u16>> = statuses(0), [] => ["502", "503", "504"];
         /// How long the first ejection lasts; this doubles each time.
         r#for: Duration = wait(WAIT), "10s";
         /// The longest time of an ejection; at least `for`.
@@ -124,7 +123,7 @@ pub(super) fn retry(section: &Section<'_>) -> Retry {
     Retry {
         retries: section.read(&upstream::retries),
         budget: own.read(&retry::budget),
-        statuses: own.read_as(&retry::status, |field| values::statuses(field, &retry::status)),
+        statuses: own.read(&retry::status),
         max_body: own.read(&retry::max_body),
     }
 }
@@ -171,7 +170,7 @@ pub(super) fn health_check(section: &Section<'_>) -> HealthCheck {
         path: path.and_then(|field| field.parse(check_path)).unwrap_or_default(),
         interval: section.read(&health::interval),
         timeout: section.read(&health::timeout),
-        statuses: section.read_as(&health::status, |field| values::statuses(field, &health::status)),
+        statuses: section.read(&health::status),
         healthy_after: section.read(&health::healthy_after),
         unhealthy_after: section.read(&health::unhealthy_after),
     }
@@ -203,12 +202,7 @@ fn ejection_rules(section: &Section<'_>) -> Ejection {
         let help = "make it at least as long: an ejection lasts `for` at first";
         section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
     }
-    Ejection {
-        failures: section.read(&eject::failures),
-        statuses: section.read_as(&eject::status, |field| values::statuses(field, &eject::status)),
-        first,
-        longest,
-    }
+    Ejection { failures: section.read(&eject::failures), statuses: section.read(&eject::status), first, longest }
 }
 
 #[cfg(test)]
