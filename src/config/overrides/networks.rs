@@ -31,6 +31,10 @@ impl Networks {
         networks.filter_map(|network| self.grants.get(&network.trunc())).min().copied()
     }
 
+    pub(super) fn grant(&self, network: &IpNet) -> Option<Grant> {
+        self.grants.get(network).copied()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, Grant)> {
         self.grants.iter().map(|(network, grant)| (*network, *grant))
     }
