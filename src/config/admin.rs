@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 
 use super::kinds::{self, flag, shaped, text};
@@ -117,8 +116,8 @@ tables! {
     }
 }
 
-/// A TCP address and its place in the file are added to `bound`.
-pub(super) fn read(section: &Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
+/// `None` if the section has no valid address.
+pub(super) fn read(section: &Section<'_>) -> Option<Admin> {
     let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(address));
     let is_remote =
@@ -151,7 +150,7 @@ pub(super) fn read(section: &Section<'_>, bound: &mut Vec<(SocketAddr, Range<usi
     let show_keys = section.read(&keys::show_keys);
     let (listen, field) = (listen?, field?);
     if let AdminAddress::Tcp(address) = listen {
-        bound.push((address, field.span.clone()));
+        section.source.bind(address, field.span.clone());
         if !listen.is_loopback() && !is_given {
             let message = format!("the admin listener needs a token: other machines can reach {address}");
             field.report(message, "add token = \"file:admin-token\" or \"env:NAME\", or listen on 127.0.0.1");

@@ -1,7 +1,6 @@
 //! `[decisions]`: where other proxies ask, how they are answered, and what Envoy's descriptors mean.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
 use http::{HeaderValue, StatusCode};
 
@@ -81,12 +80,8 @@ tables! {
     }
 }
 
-/// The address and its place in the file are added to `bound`.
-pub(super) fn read(
-    section: &Section<'_>,
-    named: &Named<'_>,
-    bound: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> Option<Decisions> {
+/// `None` if the section has no valid address.
+pub(super) fn read(section: &Section<'_>, named: &Named<'_>) -> Option<Decisions> {
     let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
     let tls = section.table(&keys::tls).as_ref().and_then(tls::without_acme);
@@ -100,9 +95,9 @@ pub(super) fn read(
                     tls = { certificates = ..., client_ca = \"tls/proxies-ca.pem\" }";
         field.warn(format!("whoever can reach {listen} can use up the limits of others"), help);
     }
-    let place = listen.zip(field.map(|field| field.span));
-    bound.extend(place.clone());
-    place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors })
+    let (listen, field) = listen.zip(field)?;
+    section.source.bind(listen, field.span);
+    Some(Decisions { listen, tls, refused_status, descriptors })
 }
 
 fn descriptor(section: &Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {

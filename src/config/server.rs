@@ -2,8 +2,7 @@
 
 mod listen;
 
-use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -20,7 +19,6 @@ use super::{secret, values};
 use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
 use crate::base::partition::PartitionSecret;
 
-pub(super) use listen::check_addresses;
 pub use listen::{Listener, MaxConnections};
 
 use listen::{LISTENER, MOST_CONNECTIONS};
@@ -193,18 +191,13 @@ tables! {
     }
 }
 
-pub(super) fn read(
-    section: &Section<'_>,
-    has_decisions: bool,
-    system: &SystemAuthorities,
-    listeners: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> Server {
+pub(super) fn read(section: &Section<'_>, has_decisions: bool, system: &SystemAuthorities) -> Server {
     let networks = |field: &Field<'_>| {
         let list = field.list(&keys::trusted_proxies)?;
         Some(list.iter().filter_map(|field| field.parse(values::network)).collect())
     };
     let tls = section.field(&keys::tls);
-    let listen = listen::read(section, tls.as_ref(), has_decisions, listeners);
+    let listen = listen::read(section, tls.as_ref(), has_decisions);
     let http2 = section.table_or_empty(&keys::http2);
     let tls = tls.zip(section.table(&keys::tls)).and_then(|(field, section)| {
         let acme = section.table(&tls::keys::acme).map(|section| acme::read(&section, system));
