@@ -129,7 +129,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
         let help = "add tokens = \"auto\" or bytes = \"response\", or remove it";
         table.misplaced(&[cost::on_exhausted.name], "a cost in tokens or bytes", help);
     }
-    let read = match (&tokens, &bytes) {
+    match (&tokens, &bytes) {
         (Some(tokens), _) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
         (None, Some(_)) => self::bytes(&table, rates, gateways).map(Cost::Bytes),
         (None, None) => {
@@ -139,8 +139,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
             let elements = counts_elements.then_some(Cost::Elements);
             request.map(Cost::RequestHeader).or(response).or(elements)
         }
-    };
-    read
+    }
 }
 
 /// A number that fits into the capacity of each rate.

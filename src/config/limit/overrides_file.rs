@@ -40,7 +40,8 @@ pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overr
     let first = overrides.added();
     match path.extension().and_then(|end| end.to_str()) {
         Some("csv") => {
-            Rows { file: &file, terms, kinds, lines: Vec::new(), first, known: HashMap::new() }.read(overrides)
+            let rows = Rows { file: &file, terms, kinds, lines: Vec::new(), first, known: HashMap::new() };
+            rows.read(overrides);
         }
         Some("toml") => toml(&file, terms, kinds, overrides),
         _ => {

@@ -219,7 +219,9 @@ impl<'a> Section<'a> {
     }
 
     /// Ends the section before what follows.
-    pub(in crate::config) fn close(self) {}
+    pub(in crate::config) fn close(self) {
+        drop(self);
+    }
 
     /// The unknown keys that are not reported yet.
     fn unknown(&self) -> Vec<(Name<'a>, Field<'a>)> {
