@@ -24,7 +24,6 @@ mod jwt;
 mod written_key;
 pub mod known_keys;
 pub mod overrides;
-#[cfg(feature = "postgres")]
 mod postgres;
 mod upstream;
 mod store;
@@ -61,8 +60,6 @@ pub use document::{Document, ReadFile};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
 pub use kinds::UNLIMITED;
-#[cfg(not(feature = "postgres"))]
-pub use limit::PostgresUrl;
 pub use limit::{
     Ban, BanResponse, ByteCost, Cost, CountedBytes, HeaderStyle, HttpQuotas, Limit, ModelWeights, OnExhausted, OnLimit,
     PostgresSettings, QuotaServer, Quotas, Role, SentKey, Slow, Tiers, TokenCost, WithoutUsage, quota_rates,
@@ -70,7 +67,6 @@ pub use limit::{
 };
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
 pub use notices::NoticeReceiver;
-#[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
 pub use reload::{MAX_LAYOUTS, Recounted, ReloadError, changed_overrides, dropped, needs_restart, recounted};

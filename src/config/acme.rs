@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::kinds::{self, flag, shaped, text, words};
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Section, Shape, Wrong, tables};
+use super::read::{Section, Shape, Wrong, tables};
 use super::report::quoted;
 use super::{secret, values};
 use crate::net::fetch::Url;
@@ -105,29 +105,33 @@ tables! {
     }
 }
 
-pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Acme {
+pub(super) fn read(section: &Section<'_>, system: &SystemAuthorities) -> Acme {
     let listed = section.needed(&keys::names);
     let names = listed.as_ref().and_then(|field| field.distinct(&keys::names, "this name", |field| field.parse(name)));
-    if let Some(field) = section.required(&keys::agree, "read the terms of the authority, and write: agree = true") {
-        check_agreement(&field);
+    let agrees = section.required(&keys::agree, "read the terms of the authority, and write: agree = true");
+    if let Some(field) = agrees.filter(|field| field.boolean() == Some(false)) {
+        let help =
+            "an authority issues certificates only to those who agree to its terms: read them, and write agree = true";
+        field.report("without agreement there is no certificate", help);
     }
     let directory = section.read_as(&keys::directory, |field| field.parse(values::document));
     let ca = section.field(&keys::ca);
     let needs_tls = ca.is_some() || directory.server_name.is_some();
     let tls = listed.filter(|_| needs_tls).and_then(|names| system.connector(ca.as_ref(), &names, None));
     let (ca, tls) = tls.unzip();
-    let acme = Acme {
+    Acme {
         names: names.unwrap_or_default(),
         email: section.field(&keys::email).and_then(|field| field.parse(email)),
         directory,
         ca: ca.flatten(),
         tls,
         challenge: section.read(&keys::challenge),
-        challenge_secret: section.field(&keys::challenge_secret).and_then(|field| challenge_secret(&field)),
-        external_account: external_account(&section),
-    };
-    section.close();
-    acme
+        challenge_secret: section
+            .field(&keys::challenge_secret)
+            .and_then(|field| secret::unguessable(&field, "secret of challenges"))
+            .map(|secret| ChallengeSecret::new(&secret)),
+        external_account: external_account(section),
+    }
 }
 
 /// `None` if there is none, or after a report.
@@ -140,19 +144,6 @@ fn external_account(section: &Section<'_>) -> Option<ExternalAccount> {
         return None;
     };
     Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes })
-}
-
-/// Messages never show the secret.
-fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
-    secret::unguessable(field, "secret of challenges").map(|secret| ChallengeSecret::new(&secret))
-}
-
-fn check_agreement(field: &Field<'_>) {
-    if field.boolean() == Some(false) {
-        let help =
-            "an authority issues certificates only to those who agree to its terms: read them, and write agree = true";
-        field.report("without agreement there is no certificate", help);
-    }
 }
 
 /// A name that an authority can check over the network.

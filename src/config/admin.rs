@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 
 use super::kinds::{self, flag, shaped, text};
@@ -117,8 +116,8 @@ tables! {
     }
 }
 
-/// A TCP address and its place in the file are added to `bound`.
-pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
+/// `None` if the section has no valid address.
+pub(super) fn read(section: &Section<'_>) -> Option<Admin> {
     let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(address));
     let is_remote =
@@ -143,16 +142,15 @@ pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usiz
     }
     let name = |text: &str| values::hostname(text).map(|()| text.to_ascii_lowercase());
     let hosts = section.list(&keys::hosts).iter().flatten().filter_map(|field| field.parse(name)).collect();
-    let tls = section.table(&keys::tls).and_then(tls::without_acme);
+    let tls = section.table(&keys::tls).as_ref().and_then(tls::without_acme);
     if tls.is_some() && matches!(listen, Some(AdminAddress::Unix(_))) {
         let help = "remove it: only users of this machine reach a Unix socket";
         section.source.report(section.key_span(keys::tls.name), "a Unix socket speaks no TLS", help);
     }
     let show_keys = section.read(&keys::show_keys);
-    section.close();
     let (listen, field) = (listen?, field?);
     if let AdminAddress::Tcp(address) = listen {
-        bound.push((address, field.span.clone()));
+        section.source.bind(address, field.span.clone());
         if !listen.is_loopback() && !is_given {
             let message = format!("the admin listener needs a token: other machines can reach {address}");
             field.report(message, "add token = \"file:admin-token\" or \"env:NAME\", or listen on 127.0.0.1");

@@ -1,7 +1,6 @@
 //! `[decisions]`: where other proxies ask, how they are answered, and what Envoy's descriptors mean.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
 use http::{HeaderValue, StatusCode};
 
@@ -81,18 +80,13 @@ tables! {
     }
 }
 
-/// The address and its place in the file are added to `bound`.
-pub(super) fn read(
-    section: Section<'_>,
-    named: &Named<'_>,
-    bound: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> Option<Decisions> {
+/// `None` if the section has no valid address.
+pub(super) fn read(section: &Section<'_>, named: &Named<'_>) -> Option<Decisions> {
     let field = section.needed(&keys::listen);
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
-    let tls = section.table(&keys::tls).and_then(tls::without_acme);
+    let tls = section.table(&keys::tls).as_ref().and_then(tls::without_acme);
     let refused_status = section.read(&keys::refused_status);
-    let descriptors = section.tables(&keys::descriptors).filter_map(|section| descriptor(section, named)).collect();
-    section.close();
+    let descriptors = section.tables(&keys::descriptors).filter_map(|section| descriptor(&section, named)).collect();
     let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
     let is_open = !client_ca.is_some_and(|client_ca| client_ca.is_required);
     if let Some((listen, field)) = listen.zip(field.as_ref()).filter(|(listen, _)| is_open && !is_private(listen.ip()))
@@ -101,12 +95,12 @@ pub(super) fn read(
                     tls = { certificates = ..., client_ca = \"tls/proxies-ca.pem\" }";
         field.warn(format!("whoever can reach {listen} can use up the limits of others"), help);
     }
-    let place = listen.zip(field.map(|field| field.span));
-    bound.extend(place.clone());
-    place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors })
+    let (listen, field) = listen.zip(field)?;
+    section.source.bind(listen, field.span);
+    Some(Decisions { listen, tls, refused_status, descriptors })
 }
 
-fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
+fn descriptor(section: &Section<'_>, named: &Named<'_>) -> Option<DescriptorRule> {
     let domain = section.needed(&descriptor::domain).and_then(|field| field.text());
     let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
     let entries = section.needed(&descriptor::entries);
@@ -114,7 +108,6 @@ fn descriptor(section: Section<'_>, named: &Named<'_>) -> Option<DescriptorRule>
     let limits = section.needed(&descriptor::limits);
     let limits = limits.map(|field| named.limits_in(&field, &descriptor::limits)).unwrap_or_default();
     let (reports, quota_mode) = (section.read(&descriptor::reports), section.read(&descriptor::quota_mode));
-    section.close();
     for (index, field) in &limits {
         let Some(limit) = named.limit(*index) else { continue };
         check(limit, field);

@@ -54,8 +54,9 @@ const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"ht
 
 /// Reads `[admin]` alone, even if other sections are wrong.
 pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Option<Admin> {
-    let section = Section::root(table, &root::TABLE, source).table(&root::admin);
-    section.and_then(|section| admin::read(section, &mut Vec::new()))
+    let written = table.get_ref().get(root::admin.name)?;
+    let section = Field::new(root::admin.name, written, source).section("[admin]", &admin::keys::TABLE)?;
+    admin::read(&section)
 }
 
 /// Reports all problems. The result is complete only if there are none.
@@ -69,34 +70,28 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstream::read(&name, &field, &system, &tokens));
-    let mut listeners = Vec::new();
     let has_decisions = root.field(&root::decisions).is_some();
-    let server = server::read(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
+    let server = server::read(&root.table_or_empty(&root::server), has_decisions, &system);
     let path_cases = path_cases(table.get_ref());
-    let limit = |(name, field): (Name<'a>, Field<'a>)| {
+    let limit = |(name, field): &(Name<'a>, Field<'a>)| {
         let ignore_case = path_cases.get(name.text).copied().unwrap_or(Some(false));
         let forms = KeyForms { paths: server.paths, ignore_case };
-        let (limit, overflow) = limit::read(&name, &field, &tokens, &system, &store, forms);
-        ((name, limit), overflow)
+        (name.clone(), limit::read(name, field, &tokens, &system, &store, forms))
     };
     let upstreams = entries(&root::upstreams, "[upstreams.NAME]").into_iter().map(upstream).collect();
-    let (limits, overflows): (_, Vec<_>) = entries(&root::limits, "[limits.NAME]").into_iter().map(limit).unzip();
-    let named = Named { limits, upstreams };
-    named.check_pools(&overflows);
-    let decisions = root.table(&root::decisions);
-    let decisions = decisions.and_then(|section| decisions::read(section, &named, &mut listeners));
-    let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
-    server::check_addresses(&listeners, source);
-    let notices = root.tables(&root::notices).filter_map(|section| notices::read(section, &system, &named));
+    let limits = entries(&root::limits, "[limits.NAME]");
+    let named = Named { limits: limits.iter().map(limit).collect(), upstreams };
+    named.check_pools(&limits);
+    let notices = root.tables(&root::notices).filter_map(|section| notices::read(&section, &system, &named));
     let notices: Vec<_> = notices.collect();
     let watched = |limit: Limit| Limit { watched: notices::watched(&notices, &limit), ..limit };
     let config = Config {
         routes: route::read(&root, &root::routes, &named, &server),
         server,
-        decisions,
-        log: log::read(root.table_or_empty(&root::log)),
-        admin,
-        tracing: root.table(&root::tracing).and_then(|section| tracing::read(section, &system)),
+        decisions: root.table(&root::decisions).and_then(|section| decisions::read(&section, &named)),
+        log: log::read(&root.table_or_empty(&root::log)),
+        admin: root.table(&root::admin).as_ref().and_then(admin::read),
+        tracing: root.table(&root::tracing).and_then(|section| tracing::read(&section, &system)),
         gateways: store.fixed_gateways(),
         store,
         upstreams: named.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),

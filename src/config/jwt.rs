@@ -9,7 +9,7 @@ use http::header;
 use super::key::Source;
 use super::kinds::{self, flag, shaped, text, words};
 use super::pem_files::SystemAuthorities;
-use super::read::{Field, Kind, Name, Shape, Wrong, tables};
+use super::read::{Field, Name, Setting, Shape, Wrong, tables};
 use super::regular_file::{self, NamedFile};
 use super::report::{did_you_mean, either, quoted};
 use super::values::{self, named_section};
@@ -96,7 +96,7 @@ tables! {
         jwks: () = kinds::secret().required() => "https://login.example.com/.well-known/jwks.json";
         /// The allowed signature algorithms.
         algorithms: Algorithm =
-            Kind { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()
+            Setting { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()
             => ["RS256", "ES256"];
         /// Where the token is: `"bearer"` (`Authorization: Bearer`), `"header:NAME"` or `"cookie:NAME"`.
         from: () = shaped(Shape::Pattern("^(bearer|header:.+|cookie:.+)$")), "bearer";
@@ -116,7 +116,6 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     let jwks = located.as_ref().and_then(|field| jwks(field, system));
     let from = section.read_as(&keys::from, |field| field.parse(from));
     let required = section.read(&keys::required);
-    section.close();
     let (jwks, signed) = (jwks?, signed?);
     check_keys(&jwks, &located?, &signed);
     Some(Jwt { name: name.text.to_owned(), issuer: issuer?, audience, jwks, algorithms: signed, from, required })

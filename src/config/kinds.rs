@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::read::{Field, Kind, Shape, Wrong};
+use super::read::{Field, Setting, Shape, Wrong};
 use super::report::quoted;
 use super::values;
 use crate::base::share::WHOLE;
@@ -18,54 +18,60 @@ pub(super) const WAIT_OR_ZERO: RangeInclusive<Duration> = Duration::ZERO..=LONGE
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 /// A status as a number or a text, or a class of statuses.
-pub(super) const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
+const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
 
 /// Stands for a body size without a limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Kind<T>) -> Option<T>) -> Kind<T> {
-    Kind { shape, words: &[], read, at_start: false, required: false }
+/// The row of a table adds the name, the help, the default and the example.
+const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Setting<T>) -> Option<T>) -> Setting<T> {
+    Setting { name: "", help: "", default: "", example: "", shape, words: &[], read, at_start: false, required: false }
 }
 
 /// A value of this shape that the sections read themselves.
-pub(super) const fn shaped(shape: Shape) -> Kind<()> {
+pub(super) const fn shaped(shape: Shape) -> Setting<()> {
     kind(shape, |_, _| Some(()))
 }
 
-pub(super) const fn text() -> Kind<()> {
+pub(super) const fn text() -> Setting<()> {
     shaped(Shape::Text)
 }
 
 /// A text that nothing shows.
-pub(super) const fn secret() -> Kind<()> {
+pub(super) const fn secret() -> Setting<()> {
     shaped(Shape::Secret)
 }
 
-pub(super) const fn flag() -> Kind<bool> {
+pub(super) const fn flag() -> Setting<bool> {
     kind(Shape::Flag, |field, _| field.boolean())
 }
 
-pub(super) const fn number<T: TryFrom<u64>>(least: u64, most: u64) -> Kind<T> {
-    kind(Shape::Number(least, most), |field, kind| match kind.shape {
+pub(super) const fn number<T: TryFrom<u64>>(least: u64, most: u64) -> Setting<T> {
+    kind(Shape::Number(least, most), |field, key| match key.shape {
         Shape::Number(least, most) => T::try_from(field.integer(least..=most)?).ok(),
         _ => None,
     })
 }
 
-pub(super) const fn status_code(least: u64, most: u64) -> Kind<StatusCode> {
-    kind(Shape::Number(least, most), |field, kind| match kind.shape {
+pub(super) const fn status_code(least: u64, most: u64) -> Setting<StatusCode> {
+    kind(Shape::Number(least, most), |field, key| match key.shape {
         Shape::Number(least, most) => values::status(field, least..=most),
         _ => None,
     })
 }
 
+/// At least this many statuses and classes of statuses.
+pub(super) const fn statuses(least: usize) -> Setting<Vec<RangeInclusive<u16>>> {
+    kind(Shape::List(STATUS, least, 64), values::statuses)
+}
+
 /// From 0 to 1.
-pub(super) const fn fraction() -> Kind<f64> {
+pub(super) const fn fraction() -> Setting<f64> {
     kind(Shape::Decimal(1), |field, _| field.fraction())
 }
 
 /// A whole number of percent: `"10%"`.
-pub(super) const fn percent() -> Kind<u64> {
+pub(super) const fn percent() -> Setting<u64> {
     kind(Shape::Pattern("^(100|[1-9]?[0-9])%$"), |field, _| {
         let help = field.number().map_or(PERCENT.to_owned(), |number| format!("write \"{number}%\": {PERCENT}"));
         texts(field, "a percentage", help)?.parse(percentage)
@@ -73,7 +79,7 @@ pub(super) const fn percent() -> Kind<u64> {
 }
 
 /// The cost of a token.
-pub(super) const fn weight() -> Kind<Weight> {
+pub(super) const fn weight() -> Setting<Weight> {
     kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
         let help = format!("allowed: 0 to {MAX_WEIGHT} with at most six decimal places and no exponent, like 0.25");
         field.decimal(&help, |written| written.strip_prefix('+').unwrap_or(written).parse().ok())
@@ -81,7 +87,7 @@ pub(super) const fn weight() -> Kind<Weight> {
 }
 
 /// From 0 to below 1, in millionths.
-pub(super) const fn level() -> Kind<u32> {
+pub(super) const fn level() -> Setting<u32> {
     kind(Shape::Decimal(1), |field, _| {
         field.decimal("allowed: 0.0 to 0.999999, like 0.8 for 80 %", |written| {
             millionths(written).filter(|level| *level < WHOLE)
@@ -97,29 +103,29 @@ pub(super) fn millionths(written: &str) -> Option<u32> {
 }
 
 /// From 0 to 1, in thousandths.
-pub(super) const fn share() -> Kind<u32> {
+pub(super) const fn share() -> Setting<u32> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
     kind(Shape::Decimal(1), |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
 }
 
-pub(super) const fn words<T: Copy>(words: &'static [(&'static str, T)]) -> Kind<T> {
-    let read: fn(&Field<'_>, &Kind<T>) -> Option<T> = |field, kind| field.choice(kind.words);
-    Kind { words, ..kind(Shape::Words, read) }
+pub(super) const fn words<T: Clone>(words: &'static [(&'static str, T)]) -> Setting<T> {
+    let read: fn(&Field<'_>, &Setting<T>) -> Option<T> = |field, key| field.choice(key.words);
+    Setting { words, ..kind(Shape::Words, read) }
 }
 
-pub(super) const fn file() -> Kind<PathBuf> {
+pub(super) const fn file() -> Setting<PathBuf> {
     kind(Shape::Text, |field, _| field.path(field.text()?))
 }
 
-pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
-    kind(Shape::Duration(allowed), |field, kind| match &kind.shape {
+pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Setting<Duration> {
+    kind(Shape::Duration(allowed), |field, key| match &key.shape {
         Shape::Duration(allowed) => duration_field(field)?.parse(|text| duration(text, allowed)),
         _ => None,
     })
 }
 
 /// "0" means no limit.
-pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
+pub(super) const fn wait_or_none() -> Setting<Option<Duration>> {
     kind(Shape::DurationOrNone, |field, _| {
         duration_field(field)?.parse(|text| match units::duration(text) {
             Ok(Duration::ZERO) => Ok(None),
@@ -129,9 +135,9 @@ pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
 }
 
 /// In bytes.
-pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Kind<T> {
-    kind(Shape::Size(allowed), |field, kind| {
-        let Shape::Size(allowed) = &kind.shape else { return None };
+pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Setting<T> {
+    kind(Shape::Size(allowed), |field, key| {
+        let Shape::Size(allowed) = &key.shape else { return None };
         T::try_from(size_within(field, allowed)?).ok()
     })
 }
@@ -145,7 +151,7 @@ pub(super) fn size_within(field: &Field<'_>, allowed: &RangeInclusive<u64>) -> O
 }
 
 /// "0" means no limit.
-pub(super) const fn body_size() -> Kind<u64> {
+pub(super) const fn body_size() -> Setting<u64> {
     kind(Shape::Size(0..=LARGEST_BODY), |field, _| {
         size_field(field)?.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
             "0" => Ok(UNLIMITED),

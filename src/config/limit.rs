@@ -30,14 +30,12 @@ pub use bytes::CountedBytes;
 pub use cost::{ByteCost, Cost};
 pub use exceptions::Tiers;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
-#[cfg(not(feature = "postgres"))]
-pub use quotas::PostgresUrl;
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
-pub(super) use reader::{Overflow, read};
+pub(super) use reader::read;
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tokens::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 
-use rates::{Counting, RATES};
+use rates::{RATES, STRATEGIES};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
@@ -195,10 +193,7 @@ tables! {
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// How the limit counts requests: `"fixed-window"` from a key's first request on, `"moving-window"` exactly, with N
         /// up to 10 000, `"token-bucket"` with bursts: `"10/s burst 50"`.
-        strategy: Counting = words(&[
-            ("sliding-window", Counting::Sliding), ("fixed-window", Counting::Fixed), ("moving-window", Counting::Moving),
-            ("token-bucket", Counting::Bucket),
-        ]), "sliding-window";
+        strategy: Strategy = words(&STRATEGIES), "sliding-window";
         /// For `"sliding-window"`: the number of buckets in a window. More buckets are more exact, and cost a counter each.
         precision: u32 = number(1, MAX_PRECISION as u64), 1;
         /// For `"sliding-window"`: `"weighted"` counts the oldest bucket by its share in the window, `"whole"` in full until

@@ -83,20 +83,18 @@ tables! {
     }
 }
 
-pub(super) fn read(section: Section<'_>) -> Log {
+pub(super) fn read(section: &Section<'_>) -> Log {
     let access_file = section.given(&keys::access_file);
     let access_format = section.given(&keys::access_format).or(access_file.as_ref().map(|_| AccessFormat::Json));
     section.at_start(&keys::access_file, &access_file);
     section.at_start(&keys::access_format, &access_format);
-    let log = Log {
+    Log {
         level: section.read(&keys::level),
         format: section.read(&keys::format),
         access: section.read_as(&keys::access, access),
         access_file,
         access_format,
-    };
-    section.close();
-    log
+    }
 }
 
 fn access(field: &Field<'_>) -> Option<AccessLog> {

@@ -1,6 +1,6 @@
 //! Limits and upstreams, which other sections refer to by name: whether the name exists, and whether what it names fits there.
 
-use super::limit::Overflow;
+use super::limit::keys as limit;
 use super::read::{Field, Name, Setting, report_repeated};
 use super::report::{either, nearest};
 use super::{Cost, Limit, Missing, Role, Upstream};
@@ -41,27 +41,29 @@ impl Named<'_> {
         pools
     }
 
-    /// Checks that every pool is a limit that can stand in for others. There is one of `overflows` for each limit.
-    pub(super) fn check_pools(&self, overflows: &[Overflow<'_>]) {
-        for (Overflow { pool, .. }, (owner, limit)) in overflows.iter().zip(&self.limits) {
-            let Some(named) = pool else { continue };
+    /// Checks that every pool is a limit that can stand in for others. `written` has all limits as the file has them.
+    pub(super) fn check_pools(&self, written: &[(Name<'_>, Field<'_>)]) {
+        let pool_of = |index: usize| written[index].1.entry(&limit::overflow).filter(|(_, field)| field.is_text());
+        for (index, (owner, limit)) in self.limits.iter().enumerate() {
+            let Some((_, named)) = &pool_of(index) else { continue };
             if named.text() == Some(owner.text) {
                 named.report(format!("the limit `{}` overflows into itself", owner.text), "name another limit");
                 continue;
             }
             let Some(index) = find(named, &self.limits, "limit") else { continue };
             let (name, pool) = &self.limits[index];
-            let of_pool = &overflows[index];
             let user = format!("`{}` overflows into it {}", owner.text, named.source.elsewhere(named.span.start));
-            if let Some(further) = &of_pool.pool {
+            if let Some((_, further)) = pool_of(index) {
                 let message = format!("the pool `{}` cannot overflow: {user}", name.text);
                 further.report(message, "remove this `overflow`, or name another pool there");
             }
             let Some(pool) = pool else { continue };
-            if pool.on_limit.role() == Role::Reports {
+            if pool.on_limit.role() == Role::Reports
+                && let Some((place, _)) = written[index].1.entry(&limit::on_limit)
+            {
                 let message = format!("the pool `{}` cannot only report: {user}", name.text);
                 let help = "remove this `on_limit`, or name another pool there";
-                named.source.report(of_pool.on_limit.clone(), message, help);
+                named.source.report(place, message, help);
             }
             if pool.rates.is_empty() {
                 let message = format!("the pool `{}` has no `rates`: {user}", name.text);

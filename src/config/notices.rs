@@ -50,7 +50,7 @@ tables! {
 pub(super) const SHAPE: Shape = Shape::List(&Shape::Table(&keys::TABLE), 0, MOST);
 
 /// `None` if the table has an error.
-pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
+pub(super) fn read(section: &Section<'_>, system: &SystemAuthorities, named: &Named<'_>) -> Option<NoticeReceiver> {
     let server = section.needed(&keys::url).and_then(|field| {
         let url = field.hiding_target().parse(receiver)?;
         Some((system.tls_of(&url, &field)?, url))
@@ -62,7 +62,6 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities, named: &Nam
     let at = section.read_as(&keys::at, shares);
     let secret = section.field(&keys::secret).and_then(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
-    section.close();
     let (tls, url) = server?;
     Some(NoticeReceiver { url, tls, limits, at, secret: secret.map(SecretText::new), full_keys })
 }

@@ -6,7 +6,6 @@
 mod networks;
 mod wildcard;
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -84,11 +83,15 @@ impl Overrides {
     }
 
     fn exact(&self, text: &[u8]) -> Option<Grant> {
-        if self.exact.is_empty() {
-            return None;
-        }
-        let at = self.exact.binary_search(&Fingerprint::of(text)).ok()?;
-        self.grants.get(at).copied()
+        if self.exact.is_empty() { None } else { self.grant(&Fingerprint::of(text)) }
+    }
+
+    fn grant(&self, key: &Fingerprint) -> Option<Grant> {
+        self.grants.get(self.exact.binary_search(key).ok()?).copied()
+    }
+
+    fn wildcards(&self) -> impl Iterator<Item = (&str, Grant)> {
+        self.wildcards.iter().flat_map(Wildcards::iter)
     }
 
     /// Each once.
@@ -104,10 +107,10 @@ impl Overrides {
         for grant in &self.grants {
             granted[at(grant)].1 += 1;
         }
-        let wildcards = self.wildcards.iter().flat_map(Wildcards::iter).map(|(text, grant)| (grant, text.to_owned()));
+        let wildcards = self.wildcards().map(|(text, grant)| (grant, text.to_owned()));
         let networks = self.networks.iter().map(|(network, grant)| (grant, network.to_string()));
         let mut texts: Vec<_> = wildcards.chain(networks).collect();
-        texts.sort_unstable_by_key(|(grant, _)| *grant);
+        texts.sort_unstable();
         for (grant, text) in texts {
             granted[at(&grant)].2.push(text);
         }
@@ -205,24 +208,24 @@ impl Overrides {
     }
 
     pub fn changes(&self, old: &Self) -> Changes {
-        let mut changes = Changes::default();
-        changes.count(old.exact_keys(), self.exact_keys());
-        changes.count(old.patterns(), self.patterns());
-        changes.count(old.sorted_networks(), self.sorted_networks());
+        let exact = self.exact.iter().zip(&self.grants).map(|(key, grant)| (old.grant(key), *grant));
+        let networks = self.networks.iter().map(|(network, grant)| (old.networks.grant(&network), grant));
+        let wildcards = self.wildcards().map(|(text, grant)| {
+            let before = old.wildcards().find(|(before, _)| *before == text);
+            (before.map(|(_, grant)| grant), grant)
+        });
+        let (mut changes, mut kept) = (Changes::default(), 0);
+        for (before, grant) in exact.chain(networks).chain(wildcards) {
+            match before {
+                Some(before) => {
+                    kept += 1;
+                    changes.changed += usize::from(old.granted_by(before) != self.granted_by(grant));
+                }
+                None => changes.added += 1,
+            }
+        }
+        changes.removed = old.len().saturating_sub(kept);
         changes
-    }
-
-    fn exact_keys(&self) -> impl Iterator<Item = (&Fingerprint, &Allowance)> {
-        self.exact.iter().zip(&self.grants).filter_map(|(key, grant)| Some((key, self.granted_by(*grant)?)))
-    }
-
-    fn patterns(&self) -> impl Iterator<Item = (&str, &Allowance)> {
-        let patterns = self.wildcards.iter().flat_map(Wildcards::iter);
-        sorted(patterns.filter_map(|(text, grant)| Some((text, self.granted_by(grant)?))))
-    }
-
-    fn sorted_networks(&self) -> impl Iterator<Item = (IpNet, &Allowance)> {
-        sorted(self.networks.iter().filter_map(|(network, grant)| Some((network, self.granted_by(grant)?))))
     }
 
     fn granted_by(&self, grant: Grant) -> Option<&Allowance> {
@@ -230,41 +233,9 @@ impl Overrides {
     }
 }
 
-fn sorted<'a, K: Ord>(granted: impl Iterator<Item = (K, &'a Allowance)>) -> impl Iterator<Item = (K, &'a Allowance)> {
-    let mut granted: Vec<_> = granted.collect();
-    granted.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-    granted.into_iter()
-}
-
 impl Changes {
     pub fn is_empty(self) -> bool {
         self == Self::default()
-    }
-
-    /// Counts the differences of two lists. Each list is sorted by key, without duplicates.
-    fn count<'a, K: Ord>(
-        &mut self,
-        old: impl Iterator<Item = (K, &'a Allowance)>,
-        new: impl Iterator<Item = (K, &'a Allowance)>,
-    ) {
-        let (mut old, mut new) = (old.peekable(), new.peekable());
-        loop {
-            let order = match (old.peek(), new.peek()) {
-                (None, None) => return,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some((before, _)), Some((after, _))) => before.cmp(after),
-            };
-            let before = if order.is_le() { old.next() } else { None };
-            let after = if order.is_ge() { new.next() } else { None };
-            match (before, after) {
-                (Some((_, before)), Some((_, after))) => self.changed += usize::from(before != after),
-                (before, after) => {
-                    self.removed += usize::from(before.is_some());
-                    self.added += usize::from(after.is_some());
-                }
-            }
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::elsewhere;
 use super::report::{did_you_mean, either, quoted};
 
 pub(super) use section::Section;
-pub(super) use setting::{Described, Kind, Setting, Shape, Table, name, tables};
+pub(super) use setting::{Described, Setting, Shape, Table, name, tables};
 pub use source::AtStart;
 pub(super) use source::Source;
 
@@ -56,6 +56,10 @@ pub(super) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
+    pub(super) fn new(name: &str, value: &'a Spanned<DeValue<'a>>, source: &'a Source<'a>) -> Self {
+        Self { what: format!("`{name}`"), span: value.span(), value: value.get_ref(), source }
+    }
+
     pub(super) fn report(&self, message: impl Into<String>, help: impl Into<String>) {
         self.source.report(self.span.clone(), message, help);
     }
@@ -111,6 +115,12 @@ impl<'a> Field<'a> {
             self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
         }
         text
+    }
+
+    /// A key of a table and its value, if it has the key; nothing is reported.
+    pub(super) fn entry<T>(&self, key: &Setting<T>) -> Option<(Range<usize>, Self)> {
+        let (name, value) = self.value.as_table()?.get_key_value(key.name)?;
+        Some((name.span(), Self::new(key.name, value, self.source)))
     }
 
     /// The texts of a list, or the only text; nothing is reported.
@@ -215,12 +225,12 @@ impl<'a> Field<'a> {
                 return None;
             }
             let is_of_texts =
-                !matches!(key.kind.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
+                !matches!(key.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
             let list = self.spelled().filter(|_| is_of_texts && self.is_text()).map(|text| format!("[{text}]"));
             self.mistyped("a list", format!("write it in brackets: {}", list.unwrap_or(key.example().to_owned())));
             return None;
         };
-        let (least, most) = key.kind.shape.bounds().unwrap_or((0, usize::MAX));
+        let (least, most) = key.shape.bounds().unwrap_or((0, usize::MAX));
         if list.len() < least {
             let help = format!("it needs at least one element: {}", key.example());
             self.report(format!("{} is empty", self.what), help);
@@ -228,12 +238,8 @@ impl<'a> Field<'a> {
         if list.len() > most {
             self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));
         }
-        let element = |value: &'a Spanned<DeValue<'a>>| Field {
-            what: format!("each of {}", self.what),
-            span: value.span(),
-            value: value.get_ref(),
-            source: self.source,
-        };
+        let what = format!("each of {}", self.what);
+        let element = |value| Field { what: what.clone(), ..Field::new("", value, self.source) };
         Some(list.iter().map(element).collect())
     }
 
@@ -269,7 +275,7 @@ impl<'a> Field<'a> {
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
 
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
         if !self.is_text() {
@@ -278,7 +284,7 @@ impl<'a> Field<'a> {
         }
         self.parse(|text| {
             if let Some((_, value)) = words.iter().find(|(name, _)| *name == text) {
-                return Ok(*value);
+                return Ok(value.clone());
             }
             let message = format!("{} is not a value of {}", quoted(text), self.what);
             let meant = elsewhere::meant(&self.what, text).map_or(text, |meant| meant.name);

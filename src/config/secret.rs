@@ -37,21 +37,13 @@ const MAX_BYTES: u64 = 64 << 10;
 /// For a secret that others may try to guess.
 pub(super) const SHORTEST: usize = 16;
 
-/// Where a secret is, if not in the configuration.
-enum Place<'a> {
-    File(&'a str),
-    Variable(&'a str),
-}
-
-impl<'a> Place<'a> {
-    fn of(text: &'a str) -> Option<Self> {
-        text.strip_prefix("file:").map(Self::File).or_else(|| text.strip_prefix("env:").map(Self::Variable))
-    }
-}
+/// How a text begins that names the place of a secret.
+const FILE: &str = "file:";
+const VARIABLE: &str = "env:";
 
 /// Whether the text names the place of a secret.
 pub(super) fn is_place(text: &str) -> bool {
-    Place::of(text).is_some()
+    text.starts_with(FILE) || text.starts_with(VARIABLE)
 }
 
 /// Whether the field names the place of a secret instead of containing it.
@@ -63,14 +55,14 @@ pub(super) fn is_named(field: &Field<'_>) -> bool {
 /// where its line is shown.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     let text = field.text()?;
-    match Place::of(text) {
-        Some(Place::File(path)) => file(field, path, what),
-        Some(Place::Variable(name)) => variable(field, name, what),
-        None => {
-            field.source.hide(field.span.clone());
-            Some(text.to_owned())
-        }
+    if let Some(path) = text.strip_prefix(FILE) {
+        return file(field, path, what);
     }
+    if let Some(name) = text.strip_prefix(VARIABLE) {
+        return variable(field, name, what);
+    }
+    field.source.hide(field.span.clone());
+    Some(text.to_owned())
 }
 
 /// Like [`read`], for a secret that nobody must guess. `of` says whose secret it is.

@@ -2,8 +2,7 @@
 
 mod listen;
 
-use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -20,7 +19,6 @@ use super::{secret, values};
 use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
 use crate::base::partition::PartitionSecret;
 
-pub(super) use listen::check_addresses;
 pub use listen::{Listener, MaxConnections};
 
 use listen::{LISTENER, MOST_CONNECTIONS};
@@ -193,22 +191,17 @@ tables! {
     }
 }
 
-pub(super) fn read(
-    section: Section<'_>,
-    has_decisions: bool,
-    system: &SystemAuthorities,
-    listeners: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> Server {
+pub(super) fn read(section: &Section<'_>, has_decisions: bool, system: &SystemAuthorities) -> Server {
     let networks = |field: &Field<'_>| {
         let list = field.list(&keys::trusted_proxies)?;
         Some(list.iter().filter_map(|field| field.parse(values::network)).collect())
     };
     let tls = section.field(&keys::tls);
-    let listen = listen::read(&section, tls.as_ref(), has_decisions, listeners);
+    let listen = listen::read(section, tls.as_ref(), has_decisions);
     let http2 = section.table_or_empty(&keys::http2);
     let tls = tls.zip(section.table(&keys::tls)).and_then(|(field, section)| {
-        let acme = section.table(&tls::keys::acme).map(|section| acme::read(section, system));
-        let mut tls = tls::read(section, acme.is_some())?;
+        let acme = section.table(&tls::keys::acme).map(|section| acme::read(&section, system));
+        let mut tls = tls::read(&section, acme.is_some())?;
         let Some(acme) = acme else { return Some(tls) };
         let is_http = acme.challenge == Challenge::Http01;
         if is_http && listen.iter().all(|listener| listener.tls) {
@@ -219,7 +212,7 @@ pub(super) fn read(
         tls.issue(None);
         Some(tls)
     });
-    let server = Server {
+    Server {
         listen,
         tls,
         http2: Http2 {
@@ -249,14 +242,11 @@ pub(super) fn read(
             .field(&keys::partition_secret)
             .and_then(|field| secret::unguessable(&field, "secret of partition keys"))
             .map(|secret| PartitionSecret::new(&secret)),
-        shed: section.table(&keys::shed).map(shed),
-    };
-    http2.close();
-    section.close();
-    server
+        shed: section.table(&keys::shed).as_ref().map(shed),
+    }
 }
 
-fn shed(section: Section<'_>) -> Shed {
+fn shed(section: &Section<'_>) -> Shed {
     let field = section.field(&shed::cpu);
     let has_one = field.is_some() || section.field(&shed::latency).is_some();
     if !has_one && !section.is_misspelt(&[shed::cpu.name, shed::latency.name]) {
@@ -268,7 +258,5 @@ fn shed(section: Section<'_>) -> Shed {
     if let Some(field) = field.filter(|_| cpu == Some(0)) {
         field.report("`cpu = 0` would shed everything", "write a share above 0, like 0.9 for nine tenths");
     }
-    let (latency, status) = (section.given(&shed::latency), section.read(&shed::status));
-    section.close();
-    Shed { cpu, latency, status }
+    Shed { cpu, latency: section.given(&shed::latency), status: section.read(&shed::status) }
 }

@@ -128,7 +128,7 @@ tables! {
 }
 
 /// Reads everything but `acme`; `None` if the section has an error. `has_acme` makes certificates optional.
-pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
+pub(super) fn read(section: &Section<'_>, has_acme: bool) -> Option<Tls> {
     let certificates = if has_acme && section.field(&keys::certificates).is_none() {
         Some(Vec::new())
     } else {
@@ -148,7 +148,6 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     }
     let client_ca = client_ca.and_then(|field| self::client_auth(&field, client_auth)).unzip();
     let min_version = section.read(&keys::min_version);
-    section.close();
     let (certificates, identities) = certificates?;
     let (client_ca, client_auth) = client_ca;
     let settings = TlsSettings { identities, awaited: Vec::new(), client_auth, min_version };
@@ -156,7 +155,7 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
 }
 
 /// For listeners outside `[server]`, which get no certificates from an authority.
-pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
+pub(super) fn without_acme(section: &Section<'_>) -> Option<Tls> {
     section.misplaced(&[keys::acme.name], "[server.tls]", "name the files of its certificate: certificates = [...]");
     read(section, false)
 }
@@ -167,7 +166,6 @@ fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     let cert = section.needed(&certificate::cert);
     let key = section.needed(&certificate::key);
     let ocsp = section.field(&certificate::ocsp);
-    section.close();
     certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
 }
 

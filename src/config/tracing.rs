@@ -70,7 +70,7 @@ tables! {
     }
 }
 
-pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
+pub(super) fn read(section: &Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
     let field = section.needed(&keys::endpoint);
     let url = field.as_ref().and_then(|field| field.hiding_query().parse(endpoint));
     let sample = section.read(&keys::sample);
@@ -78,7 +78,6 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     let headers = headers.map_or(Some(Vec::new()), |field| self::headers(&field));
     let service_name = section.read_as(&keys::service_name, |field| field.parse(service_name));
     let timeout = section.read(&keys::timeout);
-    section.close();
     let (field, url, headers) = (field?, url?, headers?);
     let tls = system.tls_of(&url, &field)?;
     if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {

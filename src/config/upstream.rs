@@ -72,13 +72,12 @@ pub enum Balance {
     Hash(Key),
 }
 
-/// How requests are distributed among the servers of an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Balancing {
-    RoundRobin,
-    LeastRequests,
-    Hash,
-}
+/// The key has a setting of its own, so it is empty here.
+static BALANCES: [(&str, Balance); 3] = [
+    ("round-robin", Balance::RoundRobin),
+    ("least-requests", Balance::LeastRequests),
+    ("hash", Balance::Hash(Key { parts: Vec::new() })),
+];
 
 tables! {
     /// Servers that answer requests (docs/upstreams.md).
@@ -112,9 +111,7 @@ tables! {
         proxy_protocol: () = shaped(Shape::Values("[false, \"v1\", \"v2\"]")), false;
         /// Which server gets a request: `"round-robin"` takes each in turn, `"least-requests"` the one of two random servers
         /// with fewer requests in flight, `"hash"` the same one for the same `hash_key`.
-        balance: Balancing = words(&[
-            ("round-robin", Balancing::RoundRobin), ("least-requests", Balancing::LeastRequests), ("hash", Balancing::Hash),
-        ]), "least-requests";
+        balance: Balance = words(&BALANCES), "least-requests";
         /// The key for `"hash"`, written like the `key` of a limit.
         hash_key: () = shaped(KEY_SHAPE), "client-ip" => ["client-ip"];
         /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed attempts
@@ -165,7 +162,7 @@ pub(super) fn read(
         let why = "has no effect with `http2`, where the requests of many clients share a connection";
         section.refuse(&[keys::proxy_protocol.name], why, "remove one of them");
     }
-    let upstream = Upstream {
+    Some(Upstream {
         name: name.text.to_owned(),
         balance: balance(&section, jwts),
         connect_timeout: section.read(&keys::connect_timeout),
@@ -182,11 +179,9 @@ pub(super) fn read(
         proxy_protocol,
         retry: retry(&section),
         overload: overload(name.text, &section),
-        health: section.table(&keys::health).map(health_check),
+        health: section.table(&keys::health).as_ref().map(health_check),
         ejection: ejection(name.text, &section),
-    };
-    section.close();
-    Some(upstream)
+    })
 }
 
 /// TLS to the `https://` servers; `None` if there are none, or after an error.
@@ -203,7 +198,7 @@ fn tls(
         let help = "write the URLs of its servers with https://, or remove this section";
         section.source.report(section.key_span(keys::tls.name), "no server of this upstream uses TLS", help);
     }
-    if own.is_some() || has_https { read_tls(own, listed?, system) } else { None }
+    if own.is_some() || has_https { read_tls(own.as_ref(), listed?, system) } else { None }
 }
 
 /// The version; `Some(None)` for `false`.
@@ -221,13 +216,12 @@ fn proxy_protocol(field: &Field<'_>) -> Option<Option<ProxyProtocol>> {
 
 /// Reads `balance` and `hash_key`.
 fn balance(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
-    let balancing = section.read(&keys::balance);
-    if let Some(field) = section.field(&keys::hash_key).filter(|_| balancing != Balancing::Hash) {
+    let balance = section.read(&keys::balance);
+    if let Balance::Hash(_) = balance {
+        return Balance::Hash(section.read_as(&keys::hash_key, |field| key(field, &keys::hash_key, jwts)));
+    }
+    if let Some(field) = section.field(&keys::hash_key) {
         field.report("`hash_key` has no effect without `balance = \"hash\"`", "add that, or remove `hash_key`");
     }
-    match balancing {
-        Balancing::RoundRobin => Balance::RoundRobin,
-        Balancing::LeastRequests => Balance::LeastRequests,
-        Balancing::Hash => Balance::Hash(section.read_as(&keys::hash_key, |field| key(field, &keys::hash_key, jwts))),
-    }
+    balance
 }

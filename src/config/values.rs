@@ -246,10 +246,9 @@ pub(super) fn named_section<'a>(
 }
 
 /// A list of statuses and classes of statuses: `["401", "5xx"]`. `None` if the list must not be empty but has no valid element.
-pub(super) fn statuses(field: &Field<'_>, key: &Setting<()>) -> Option<Vec<RangeInclusive<u16>>> {
+pub(super) fn statuses<T>(field: &Field<'_>, key: &Setting<T>) -> Option<Vec<RangeInclusive<u16>>> {
     let statuses: Vec<_> = field.list(key)?.iter().filter_map(|field| status_range(field, key.example())).collect();
-    Some(statuses)
-        .filter(|statuses| !statuses.is_empty() || key.kind.shape.bounds().is_none_or(|(least, _)| least == 0))
+    Some(statuses).filter(|statuses| !statuses.is_empty() || key.shape.bounds().is_none_or(|(least, _)| least == 0))
 }
 
 /// One status as a number or a text, or one class.

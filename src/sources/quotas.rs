@@ -3,7 +3,6 @@
 //! A request waits for an answer only if nothing is known of its key, and only briefly. A known quota stays in use while it
 //! is renewed, and while its source is unavailable.
 
-#[cfg(feature = "postgres")]
 mod postgres;
 mod quota;
 mod announced;
@@ -19,12 +18,9 @@ use crate::base::in_force::{BackgroundTask, InForce};
 use crate::config;
 
 pub use cache::{CacheAnswer, CachedQuota};
-#[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use quota::{GrantedQuota, Quota, QuotaRates};
 pub use source::QuotaSource;
-#[cfg(not(feature = "postgres"))]
-pub use without_postgres::Postgres;
 
 use quota::Terms;
 
@@ -90,37 +86,5 @@ impl BackgroundTask for QuotaSource {
 
     fn run(self: Arc<Self>) -> impl Future<Output = ()> {
         lookups::run(self)
-    }
-}
-
-/// Replaces `postgres.rs` in a gateway that was built without the feature `postgres`: no configuration uses it.
-#[cfg(not(feature = "postgres"))]
-mod without_postgres {
-    use std::convert::Infallible;
-    use std::future::{Pending, Ready};
-
-    use super::{LookupError, QuotaAnswer, QuotaChange};
-    use crate::config::PostgresSettings;
-
-    /// Has no values.
-    pub struct Postgres {
-        never: Infallible,
-    }
-
-    impl Postgres {
-        /// Cannot be called, since there are no settings without the feature.
-        pub fn new(settings: &PostgresSettings, _: impl Fn(QuotaChange) + 'static) -> Self {
-            match settings.url {}
-        }
-
-        pub fn run(&self) -> Pending<()> {
-            match self.never {}
-        }
-
-        /// # Errors
-        /// Never.
-        pub fn look_up(&self, _: &str) -> Ready<Result<Option<QuotaAnswer>, LookupError>> {
-            match self.never {}
-        }
     }
 }

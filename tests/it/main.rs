@@ -141,9 +141,7 @@ mod proxy;
 mod proxy_protocol;
 mod quotas;
 mod quotas_outages;
-#[cfg(feature = "postgres")]
 mod quotas_postgres;
-#[cfg(feature = "postgres")]
 mod quotas_postgres_source;
 mod redirects;
 mod reference;

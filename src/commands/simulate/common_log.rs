@@ -12,22 +12,22 @@ use std::net::IpAddr;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::needs::Needs;
-use super::record::{Record, TimeReader, Unreadable};
+use super::record::{Record, time, unreadable};
 use crate::base::percent;
 use crate::request::identify::client;
 
-pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {
-    let (mut head, mut rest) = quoted(line).ok_or(Unreadable::Format)?;
+pub(super) fn read(line: &[u8], needs: &Needs) -> Result<Box<Record>, &'static str> {
+    let (mut head, mut rest) = quoted(line).ok_or(unreadable::FORMAT)?;
     let begin = head;
     // Apache writes an empty user as "".
     if let Some(behind) = rest.strip_prefix(b"\"").filter(|_| !head.trim_ascii_end().ends_with(b"]")) {
-        (head, rest) = quoted(behind).ok_or(Unreadable::Format)?;
+        (head, rest) = quoted(behind).ok_or(unreadable::FORMAT)?;
     }
-    let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
+    let (request, rest) = quoted(rest).ok_or(unreadable::FORMAT)?;
     // The client chooses the user's name, which may contain brackets. So the last brackets are those of the time.
-    let head = head.trim_ascii_end().strip_suffix(b"]").ok_or(Unreadable::Format)?;
-    let open = memchr::memrchr(b'[', head).ok_or(Unreadable::Format)?;
-    let time = std::str::from_utf8(&head[open + 1..]).ok().and_then(|time| times.read(time)).ok_or(Unreadable::Time)?;
+    let head = head.trim_ascii_end().strip_suffix(b"]").ok_or(unreadable::FORMAT)?;
+    let open = memchr::memrchr(b'[', head).ok_or(unreadable::FORMAT)?;
+    let time = std::str::from_utf8(&head[open + 1..]).ok().and_then(time).ok_or(unreadable::TIME)?;
     let mut fields = begin.split(u8::is_ascii_whitespace);
     let (mut client, mut host) = (fields.next().and_then(address), None);
     if client.is_none() {
@@ -38,7 +38,7 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
         host = name.filter(|_| client.is_some()).map(Into::into);
     }
     if client.is_none() && needs.client {
-        return Err(Unreadable::Client);
+        return Err(unreadable::CLIENT);
     }
     let (method, uri) = request_line(&unescaped(request))?;
     let mut rest = rest;
@@ -69,9 +69,9 @@ pub(super) fn header_value(name: HeaderName, value: &[u8]) -> Option<(HeaderName
 }
 
 /// Reads `GET /path HTTP/1.1`. Some clients send spaces in the path, although they are not valid.
-pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), Unreadable> {
+pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), &'static str> {
     let (method, rest) =
-        line.split_at_checked(memchr::memchr(b' ', line).ok_or(Unreadable::NoRequest)?).unwrap_or_default();
+        line.split_at_checked(memchr::memchr(b' ', line).ok_or(unreadable::NO_REQUEST)?).unwrap_or_default();
     let rest = rest.trim_ascii();
     let target = match memchr::memrchr(b' ', rest) {
         Some(at) if rest[at + 1..].starts_with(b"HTTP/") => rest[..at].trim_ascii_end(),
@@ -81,12 +81,12 @@ pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), Unreadable> {
 }
 
 /// The target is a path or a URL.
-pub(super) fn request(method: &[u8], target: &[u8]) -> Result<(Method, Uri), Unreadable> {
+pub(super) fn request(method: &[u8], target: &[u8]) -> Result<(Method, Uri), &'static str> {
     if method.is_empty() || target.is_empty() {
-        return Err(Unreadable::NoRequest);
+        return Err(unreadable::NO_REQUEST);
     }
-    let method = Method::from_bytes(method).map_err(|_| Unreadable::Request)?;
-    let uri = Uri::try_from(target).map_err(|_| Unreadable::Request)?;
+    let method = Method::from_bytes(method).map_err(|_| unreadable::REQUEST)?;
+    let uri = Uri::try_from(target).map_err(|_| unreadable::REQUEST)?;
     Ok((method, uri))
 }
 
@@ -146,8 +146,8 @@ mod tests {
         Needs { headers: [header::USER_AGENT].into(), client: true }
     }
 
-    fn line(text: &str) -> Result<Box<Record>, Unreadable> {
-        read(text.as_bytes(), &needs(), &mut TimeReader::default())
+    fn line(text: &str) -> Result<Box<Record>, &'static str> {
+        read(text.as_bytes(), &needs())
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
                         (client, target)
                     );
                 }
-                (Err(Unreadable::Request), None) => {}
+                (Err(unreadable::REQUEST), None) => {}
                 (other, _) => panic!("{text}: {other:?}"),
             }
         }
@@ -224,19 +224,19 @@ mod tests {
     #[test]
     fn other_lines_say_why_they_are_not_read() {
         for (text, why) in [
-            ("", Unreadable::Format),
-            ("hello", Unreadable::Format),
-            (r#"1.2.3.4 - - "GET / HTTP/1.1" 200"#, Unreadable::Format),
-            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1 200"#, Unreadable::Format),
-            (r#"1.2.3.4 - - [yesterday] "GET / HTTP/1.1" 200 1"#, Unreadable::Time),
-            (r#"host.example - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#, Unreadable::Client),
-            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "-" 400 0"#, Unreadable::NoRequest),
-            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "\x16\x03\x01 \x00" 400 0"#, Unreadable::Request),
+            ("", unreadable::FORMAT),
+            ("hello", unreadable::FORMAT),
+            (r#"1.2.3.4 - - "GET / HTTP/1.1" 200"#, unreadable::FORMAT),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1 200"#, unreadable::FORMAT),
+            (r#"1.2.3.4 - - [yesterday] "GET / HTTP/1.1" 200 1"#, unreadable::TIME),
+            (r#"host.example - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#, unreadable::CLIENT),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "-" 400 0"#, unreadable::NO_REQUEST),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "\x16\x03\x01 \x00" 400 0"#, unreadable::REQUEST),
         ] {
             assert_eq!(line(text), Err(why), "{text}");
         }
         let nobody = Needs { client: false, ..needs() };
         let text = r#"- - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#;
-        assert_eq!(read(text.as_bytes(), &nobody, &mut TimeReader::default()).unwrap().client, None);
+        assert_eq!(read(text.as_bytes(), &nobody).unwrap().client, None);
     }
 }

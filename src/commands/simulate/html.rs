@@ -6,6 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::input::Skipped;
 use super::notes::about_unknown;
 use super::report::{LimitReport, Report, moment, part, percent, share};
+use super::text::facts;
 use crate::base::clock::Time;
 use crate::base::units;
 
@@ -22,8 +23,8 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; color: var(--text); ba
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 0; } h3 { font-size: 1rem; margin-bottom: .25rem; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem; margin: 1rem 0; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: .5rem 0 1rem; }
-dt { color: var(--soft); font-size: .85rem; } dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; margin: .5rem 0 1rem; }
+dt { color: var(--soft); } dd { margin: 0; font-variant-numeric: tabular-nums; }
 table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: var(--soft); }
 th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -65,10 +66,6 @@ pub fn html(report: &Report) -> String {
     page.into_string()
 }
 
-fn fact(name: &str, value: impl std::fmt::Display) -> Markup {
-    html! { div { dt { (name) } dd { (value.to_string()) } } }
-}
-
 fn summary(report: &Report) -> Markup {
     let totals = &report.totals;
     html! {
@@ -78,50 +75,27 @@ fn summary(report: &Report) -> Markup {
         }
         @for broken in &report.broken { p.warning { (broken) } }
         dl {
-            (fact("requests", totals.requests))
-            (fact("refused by a limit", part(totals.limited, totals.requests)))
-            (fact("without a route", totals.unrouted))
-            (fact("lines skipped", report.skipped.all()))
+            dt { "requests" } dd { (totals.requests) }
+            dt { "refused by a limit" } dd { (part(totals.limited, totals.requests)) }
+            dt { "without a route" } dd { (totals.unrouted) }
+            dt { "lines skipped" } dd { (report.skipped.all()) }
         }
     }
 }
 
 fn limit(limit: &LimitReport, is_json: bool) -> Markup {
-    let counts = &limit.counts;
-    let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
     html! {
         section aria-label={ "limit " (limit.name) } {
             h2 { (limit.name) }
-            p { code { (rates) } " per " code { (limit.key) } }
+            p { code { (limit.rates_in_words()) } " per " code { (limit.key) } }
             @if let Some(note) = about_unknown(&limit.unknown, is_json) { p.warning { (note) } }
             @if !limit.unknown.is_keyless {
-                dl {
-                    (fact("requests", counts.requests))
-                    (fact("rejected", part(counts.rejected, counts.requests)))
-                    @if let Some((held, longest)) = limit.held { (fact("held", format!("{held}, for up to {longest:?}"))) }
-                    (fact("keys", limit.keys))
-                    (fact("keys with a rejection", part(limit.keys_rejected, limit.keys)))
-                    (fact("wrongly admitted", counts.wrongly_admitted))
-                    (fact("wrongly rejected", counts.wrongly_rejected))
-                    @if counts.overflowed > 0 { (fact("charged to its pool", counts.overflowed)) }
-                    @if limit.exempt > 0 { (fact("of exempt keys", limit.exempt)) }
-                    @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
-                    @if let Some(bans) = &limit.bans {
-                        (fact("banned keys", bans.keys))
-                        (fact("more refused by bans", bans.refused))
-                    }
-                    @if limit.keyless > 0 { (fact("without a key", limit.keyless)) }
-                    @if counts.unfollowed > 0 { (fact("of keys that were not followed", counts.unfollowed)) }
-                }
-                @if let Some(until) = counts.compared_until {
-                    p.warning { "The comparison with the exact log ended at " (moment(until)) ", since it would have taken too much memory." }
-                }
+                dl { @for (label, text) in facts(limit) { dt { (label) } dd { (text) } } }
                 h3 { "When" }
                 (over_time(limit))
                 @if !limit.worst.is_empty() {
                     h3 { "Keys with the most rejections" }
                     (worst_keys(limit))
-                    (worst_table(limit))
                 }
                 (suggestions(limit))
             }
@@ -129,10 +103,9 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
     }
 }
 
-fn worst_table(limit: &LimitReport) -> Markup {
+fn worst_keys(limit: &LimitReport) -> Markup {
     html! {
         table {
-            caption { "The same in numbers" }
             thead { tr { th scope="col" { "key" } th.number scope="col" { "requests" } th.number scope="col" { "rejected" } th.number scope="col" { "share" } } }
             tbody {
                 @for worst in &limit.worst {
@@ -197,8 +170,6 @@ const TOP: f64 = 18.0;
 /// Below the bars, for the labels of the times.
 const BOTTOM: f64 = 20.0;
 const COLUMNS: usize = 120;
-/// One bar of a key with its label.
-const ROW: f64 = 34.0;
 
 /// The share of `value` in `most`, in `units`.
 #[expect(clippy::cast_precision_loss, reason = "a chart does not show that many digits")]
@@ -244,25 +215,6 @@ fn over_time(limit: &LimitReport) -> Markup {
             text x="0" y="12" { "at most " (most) " requests per " (width) "; the lower part of a bar was rejected" }
             text x="0" y=(TOP + HEIGHT + 15.0) { (start) }
             text x=(WIDTH) y=(TOP + HEIGHT + 15.0) text-anchor="end" { (end) }
-        }
-    }
-}
-
-/// The keys with the most rejections: their requests, with the rejected part.
-fn worst_keys(limit: &LimitReport) -> Markup {
-    let most = limit.worst.iter().map(|worst| worst.requests).max().unwrap_or(0);
-    let rows = limit.worst.len() as u64;
-    let label = format!("The {rows} keys of the limit {} with the most rejections, as in the table below.", limit.name);
-    html! {
-        svg role="img" aria-label=(label) viewBox={ "0 0 " (WIDTH) " " (coordinate(scaled(rows, 1, ROW))) } {
-            @for (place, worst) in (0_u64..).zip(&limit.worst) {
-                @let top = scaled(place, 1, ROW);
-                g {
-                    text x="0" y=(coordinate(top + 12.0)) { (worst.key.chars().take(80).collect::<String>()) }
-                    rect class="requests" x="0" y=(coordinate(top + 16.0)) width=(coordinate(scaled(worst.requests, most, WIDTH))) height="12" {}
-                    rect class="rejected" x="0" y=(coordinate(top + 16.0)) width=(coordinate(scaled(worst.rejected, most, WIDTH))) height="12" {}
-                }
-            }
         }
     }
 }

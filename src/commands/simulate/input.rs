@@ -3,7 +3,6 @@
 //! Each log is sorted on its own before the merge. So rotated files can have any order, and logs of several servers can
 //! be read together.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,7 +12,7 @@ use super::fields::FieldNames;
 use super::json_line;
 use super::lines::{Lines, Text, unwrapped};
 use super::needs::{Needs, Seen};
-use super::record::{Line, Record, TimeReader, Unreadable};
+use super::record::{Line, Record, unreadable};
 use super::reorder::Reorder;
 
 /// Skipped lines that the report lists.
@@ -23,7 +22,6 @@ pub(super) struct Input {
     logs: Vec<Log>,
     needs: Needs,
     names: FieldNames,
-    times: TimeReader,
     pub(super) seen: Seen,
     pub(super) skipped: Skipped,
     /// Why logs could not be read to their ends.
@@ -61,9 +59,9 @@ impl Skipped {
     }
 
     /// Lists one of the first skipped lines.
-    fn list(&mut self, file: &str, line: u64, why: impl fmt::Display) {
+    fn list(&mut self, file: &str, line: u64, why: &str) {
         if self.first.len() < MAX_SHOWN {
-            self.first.push(SkippedLine { file: file.to_owned(), line, why: why.to_string() });
+            self.first.push(SkippedLine { file: file.to_owned(), line, why: why.to_owned() });
         }
     }
 }
@@ -78,7 +76,6 @@ impl Input {
             seen: Seen::default(),
             needs,
             names,
-            times: TimeReader::default(),
             skipped: Skipped::default(),
             broken: Vec::new(),
         }
@@ -117,12 +114,12 @@ impl Input {
                 let line = unwrapped(line.trim_ascii_start());
                 if line.starts_with(b"{") {
                     self.seen.json = true;
-                    json_line::read(&line, &self.needs, &self.names, &mut self.times)
+                    json_line::read(&line, &self.needs, &self.names)
                 } else {
-                    common_log::read(&line, &self.needs, &mut self.times).map(Line::Request)
+                    common_log::read(&line, &self.needs).map(Line::Request)
                 }
             }
-            Ok(Some(Text::Long)) => Err(Unreadable::Long),
+            Ok(Some(Text::Long)) => Err(unreadable::LONG),
             Ok(None) => {
                 *is_at_end = true;
                 return;
@@ -138,7 +135,7 @@ impl Input {
                 self.seen.note(&record);
                 if let Some((number, why)) = reorder.add(record, number) {
                     self.skipped.late += 1;
-                    self.skipped.list(&lines.name, number, why);
+                    self.skipped.list(&lines.name, number, &why);
                 }
             }
             Ok(Line::Message) => {}
@@ -157,7 +154,6 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::commands::simulate::reorder::OutOfOrder;
 
     fn common(second: u64, path: &str) -> String {
         format!("192.0.2.1 - - [10/Oct/2000:13:55:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n")
@@ -207,9 +203,7 @@ mod tests {
         assert_eq!(paths(&mut input), ["/a", "/b"]);
         assert_eq!((input.skipped.unreadable, input.skipped.late), (2, 1));
         let lines: Vec<_> = input.skipped.first.iter().map(|skipped| (skipped.line, &*skipped.why)).collect();
-        let late = OutOfOrder::Late { seconds: 27, newest_line: 5 };
-        let [format, json, late] = [Unreadable::Format.to_string(), Unreadable::Json.to_string(), late.to_string()];
-        let expected = [(4, &*format), (6, &*json), (7, &*late)];
-        assert_eq!(lines, expected);
+        let late = "its time is 27 s before that of line 5, more than --reorder allows";
+        assert_eq!(lines, [(4, unreadable::FORMAT), (6, unreadable::JSON), (7, late)]);
     }
 }

@@ -12,12 +12,12 @@ use serde_json::value::RawValue;
 use super::common_log::{address, header_value, request, request_line};
 use super::fields::{Attribute, FieldNames, REQUEST_LINE, TOKENS};
 use super::needs::Needs;
-use super::record::{Line, Record, Spent, TimeReader, Unreadable};
+use super::record::{self, Line, Record, Spent, unreadable};
 use crate::base::clock::Time;
 use crate::tokens::Usage;
 
-pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
-    let object = Object::read(line).ok_or(Unreadable::Json)?;
+pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames) -> Result<Line, &'static str> {
+    let object = Object::read(line).ok_or(unreadable::JSON)?;
     // A call of Envoy has descriptors, but its line does not.
     if object.text("via").is_some_and(|via| via == "envoy") {
         return Ok(Line::Message);
@@ -30,16 +30,16 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
             Some(line) => request_line(line.as_bytes()),
             None => match own_message(&object) {
                 Some(line) => return Ok(line),
-                None => Err(Unreadable::NoRequest),
+                None => Err(unreadable::NO_REQUEST),
             },
         },
     };
     let (method, uri) = read?;
-    let time = text(Attribute::Time).ok_or(Unreadable::NoTime)?;
-    let time = times.read(&time).ok_or(Unreadable::Time)?;
+    let time = text(Attribute::Time).ok_or(unreadable::NO_TIME)?;
+    let time = record::time(&time).ok_or(unreadable::TIME)?;
     let client = match text(Attribute::Client) {
-        Some(client) => address(client.as_bytes()).ok_or(Unreadable::Client),
-        None => Err(Unreadable::NoClient),
+        Some(client) => address(client.as_bytes()).ok_or(unreadable::CLIENT),
+        None => Err(unreadable::NO_CLIENT),
     };
     let client = match client {
         Ok(client) => Some(client),
@@ -153,10 +153,10 @@ mod tests {
     use super::*;
     use crate::commands::simulate::fields::Field;
 
-    fn line(text: &str, fields: &[&str]) -> Result<Line, Unreadable> {
+    fn line(text: &str, fields: &[&str]) -> Result<Line, &'static str> {
         let needs = Needs { headers: ["x-api-key".parse().unwrap()].into(), client: true };
         let fields: Vec<Field> = fields.iter().map(|field| field.parse().unwrap()).collect();
-        read(text.as_bytes(), &needs, &FieldNames::new(&needs.headers, &fields), &mut TimeReader::default())
+        read(text.as_bytes(), &needs, &FieldNames::new(&needs.headers, &fields))
     }
 
     fn record(text: &str, fields: &[&str]) -> Box<Record> {
@@ -191,7 +191,7 @@ mod tests {
         let record = record(text, &fields);
         assert_eq!(record.client.unwrap().to_string(), "192.0.2.1");
         assert_eq!((record.method.as_str(), record.headers[0].1.to_str().unwrap()), ("PUT", "K"));
-        assert_eq!(line(text, &["client=nobody", "time=when", "method=verb", "path=p"]), Err(Unreadable::NoClient));
+        assert_eq!(line(text, &["client=nobody", "time=when", "method=verb", "path=p"]), Err(unreadable::NO_CLIENT));
     }
 
     #[test]
@@ -227,20 +227,20 @@ mod tests {
         let valid = r#"{"time":1,"client":"192.0.2.1","method":"GET","path":"/"}"#;
         assert!(line(valid, &[]).is_ok());
         for (from, to, why) in [
-            ("{", "{{", Unreadable::Json),
-            (r#""time":1,"#, "", Unreadable::NoTime),
-            (r#""time":1"#, r#""time":"soon""#, Unreadable::Time),
-            (r#""client":"192.0.2.1","#, "", Unreadable::NoClient),
-            ("192.0.2.1", "somebody", Unreadable::Client),
-            (r#""method":"GET","#, "", Unreadable::NoRequest),
-            (r#""/""#, r#""-""#, Unreadable::NoRequest),
-            ("GET", "G T", Unreadable::Request),
-            (r#""/""#, r#""/a b""#, Unreadable::Request),
+            ("{", "{{", unreadable::JSON),
+            (r#""time":1,"#, "", unreadable::NO_TIME),
+            (r#""time":1"#, r#""time":"soon""#, unreadable::TIME),
+            (r#""client":"192.0.2.1","#, "", unreadable::NO_CLIENT),
+            ("192.0.2.1", "somebody", unreadable::CLIENT),
+            (r#""method":"GET","#, "", unreadable::NO_REQUEST),
+            (r#""/""#, r#""-""#, unreadable::NO_REQUEST),
+            ("GET", "G T", unreadable::REQUEST),
+            (r#""/""#, r#""/a b""#, unreadable::REQUEST),
         ] {
             assert_eq!(line(&valid.replacen(from, to, 1), &[]), Err(why), "{to}");
         }
         let deep = format!("{{\"time\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
-        assert_eq!(line(&deep, &[]), Err(Unreadable::NoRequest), "it ends neither the stack nor the program");
+        assert_eq!(line(&deep, &[]), Err(unreadable::NO_REQUEST), "it ends neither the stack nor the program");
     }
 
     #[test]

@@ -103,11 +103,10 @@ fn section(limit: &LimitReport) -> String {
     let mut text = String::new();
     let (rejected, touched) = (percent(counts.rejected, counts.requests), percent(limit.keys_rejected, limit.keys));
     let _ = writeln!(text, "[limits.{}]", name(&limit.name));
-    let now = limit.rates.join(", ");
     let _ = writeln!(
         text,
         "# With {}: {rejected} of {} requests rejected, {touched} of {} keys touched.",
-        if now.is_empty() { "no rates" } else { &now },
+        limit.rates_in_words(),
         counts.requests,
         limit.keys,
     );

@@ -1,6 +1,5 @@
 //! A line of an access log, read as a request, and its time as access logs write it.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use http::uri::Authority;
@@ -66,38 +65,18 @@ pub(super) enum Line {
     LeftOut(u64),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
-    Long,
-    /// Neither JSON nor in the Common or Combined Log Format.
-    Format,
-    /// Begins like JSON, but is not valid.
-    Json,
-    NoTime,
-    /// The time is in no known format.
-    Time,
-    NoClient,
-    Client,
-    /// The method or the path is missing.
-    NoRequest,
-    /// The method or the path is not valid in HTTP.
-    Request,
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Long => "the line is longer than 1 MiB",
-            Self::Format => "the line is not in the Common or Combined Log Format and is not JSON",
-            Self::Json => "the line is not valid JSON",
-            Self::NoTime => "the line has no time (--field time=NAME names its field)",
-            Self::Time => "the time has an unknown format",
-            Self::NoClient => "the line has no client (--field client=NAME names its field)",
-            Self::Client => "the client is not an IP address",
-            Self::NoRequest => "the line has no method or no path (--field method=NAME and path=NAME name the fields)",
-            Self::Request => "the method or the path is not valid",
-        })
-    }
+/// Why a line is not a request.
+pub(super) mod unreadable {
+    pub(in super::super) const LONG: &str = "the line is longer than 1 MiB";
+    pub(in super::super) const FORMAT: &str = "the line is not in the Common or Combined Log Format and is not JSON";
+    pub(in super::super) const JSON: &str = "the line is not valid JSON";
+    pub(in super::super) const NO_TIME: &str = "the line has no time (--field time=NAME names its field)";
+    pub(in super::super) const TIME: &str = "the time has an unknown format";
+    pub(in super::super) const NO_CLIENT: &str = "the line has no client (--field client=NAME names its field)";
+    pub(in super::super) const CLIENT: &str = "the client is not an IP address";
+    pub(in super::super) const NO_REQUEST: &str =
+        "the line has no method or no path (--field method=NAME and path=NAME name the fields)";
+    pub(in super::super) const REQUEST: &str = "the method or the path is not valid";
 }
 
 /// The Common Log Format: `10/Oct/2000:13:55:36 -0700`.
@@ -105,27 +84,10 @@ const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 /// With a fraction of a second.
 const COMMON_WITH_PART: &str = "%d/%b/%Y:%H:%M:%S%.f %z";
 
-/// Caches the last time, because successive lines mostly have the same one.
-#[derive(Debug, Default)]
-pub(super) struct TimeReader {
-    text: String,
-    time: Option<Time>,
-}
-
-impl TimeReader {
-    /// Reads a time of the Common Log Format or of RFC 3339, or a number of seconds, milliseconds, microseconds or
-    /// nanoseconds since 1970. `None` if the text is none of these, or before 1970.
-    pub(super) fn read(&mut self, text: &str) -> Option<Time> {
-        if self.time.is_none() || self.text != text {
-            self.time = read(text.trim());
-            self.text.clear();
-            self.text.push_str(text);
-        }
-        self.time
-    }
-}
-
-fn read(text: &str) -> Option<Time> {
+/// Reads a time of the Common Log Format or of RFC 3339, or a number of seconds, milliseconds, microseconds or nanoseconds since
+/// 1970. `None` if the text is none of these, or before 1970.
+pub(super) fn time(text: &str) -> Option<Time> {
+    let text = text.trim();
     let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     if !text.is_empty() && text.bytes().all(is_number) {
         return number(text);
@@ -168,7 +130,6 @@ mod tests {
 
     #[test]
     fn every_format_is_the_same_moment() {
-        let mut reader = TimeReader::default();
         for text in [
             "10/Oct/2000:13:55:36 -0700",
             "2000-10-10T20:55:36Z",
@@ -180,7 +141,7 @@ mod tests {
             "971211336000000",
             "971211336000000000",
         ] {
-            assert_eq!(reader.read(text), Some(Time::from_micros(971_211_336_000_000)), "{text}");
+            assert_eq!(time(text), Some(Time::from_micros(971_211_336_000_000)), "{text}");
         }
         let exact = Some(Time::from_micros(971_211_336_123_456));
         for text in [
@@ -190,15 +151,14 @@ mod tests {
             "971211336.1234569",
             "971211336123.456",
         ] {
-            assert_eq!(reader.read(text), exact, "{text}");
+            assert_eq!(time(text), exact, "{text}");
         }
-        assert_eq!(reader.read("9.712113365e+08"), Some(Time::from_micros(971_211_336_500_000)));
-        assert_eq!(reader.read("971211336.5"), Some(Time::from_micros(971_211_336_500_000)));
+        assert_eq!(time("9.712113365e+08"), Some(Time::from_micros(971_211_336_500_000)));
+        assert_eq!(time("971211336.5"), Some(Time::from_micros(971_211_336_500_000)));
     }
 
     #[test]
     fn what_is_no_time_is_refused() {
-        let mut reader = TimeReader::default();
         for text in [
             "",
             " ",
@@ -220,7 +180,7 @@ mod tests {
             "infinity",
             "١٢٣",
         ] {
-            assert_eq!(reader.read(text), None, "{text:?}");
+            assert_eq!(time(text), None, "{text:?}");
         }
     }
 }

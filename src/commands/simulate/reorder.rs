@@ -4,7 +4,6 @@
 //! if the next line confirms it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use super::record::Record;
@@ -34,30 +33,6 @@ pub(super) struct Reorder {
     max_bytes: usize,
 }
 
-/// Why a line is too much out of order to be sorted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutOfOrder {
-    /// Later than the window allows.
-    Late {
-        /// By how many seconds the line is older than the latest one.
-        seconds: u64,
-        newest_line: u64,
-    },
-    /// Far ahead of the lines before and after.
-    Ahead,
-}
-
-impl fmt::Display for OutOfOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Late { seconds, newest_line } => {
-                write!(f, "its time is {seconds} s before that of line {newest_line}, more than --reorder allows")
-            }
-            Self::Ahead => f.write_str("its time is more than a day after those of the lines before and after it"),
-        }
-    }
-}
-
 impl Reorder {
     /// Sorts within `window`. The `logs` share the memory.
     pub(super) fn new(window: Duration, logs: usize) -> Self {
@@ -79,7 +54,7 @@ impl Reorder {
     }
 
     /// Adds the request of a line. Returns the number of a line that is not used, and why: it is this line or the previous one.
-    pub(super) fn add(&mut self, record: Box<Record>, line: u64) -> Option<(u64, OutOfOrder)> {
+    pub(super) fn add(&mut self, record: Box<Record>, line: u64) -> Option<(u64, String)> {
         let time = record.time.micros();
         let is_ahead = time > self.newest.saturating_add(self.window.max(LEAP));
         match self.leaping.take() {
@@ -99,17 +74,22 @@ impl Reorder {
                     self.leaping = Some((leaping, its_line));
                     Some(late)
                 }
-                None => Some((its_line, OutOfOrder::Ahead)),
+                None => {
+                    let why = "its time is more than a day after those of the lines before and after it";
+                    Some((its_line, why.to_owned()))
+                }
             },
         }
     }
 
     /// Puts a request in its place, unless it is late.
-    fn place(&mut self, record: Box<Record>, line: u64) -> Option<(u64, OutOfOrder)> {
+    fn place(&mut self, record: Box<Record>, line: u64) -> Option<(u64, String)> {
         let time = record.time.micros();
         if time < self.newest.saturating_sub(self.window).max(self.taken) {
             let seconds = self.newest.saturating_sub(time) / 1_000_000;
-            return Some((line, OutOfOrder::Late { seconds, newest_line: self.newest_line }));
+            let newest = self.newest_line;
+            let why = format!("its time is {seconds} s before that of line {newest}, more than --reorder allows");
+            return Some((line, why));
         }
         if time > self.newest {
             (self.newest, self.newest_line) = (time, line);
@@ -191,7 +171,8 @@ mod tests {
         for (line, time) in [(1, 20), (2, 90), (3, 85)] {
             assert_eq!(reorder.add(record(time), line), None);
         }
-        assert_eq!(reorder.add(record(50), 4), Some((4, OutOfOrder::Late { seconds: 40, newest_line: 2 })));
+        let (line, why) = reorder.add(record(50), 4).unwrap();
+        assert_eq!((line, &*why), (4, "its time is 40 s before that of line 2, more than --reorder allows"));
     }
 
     #[test]

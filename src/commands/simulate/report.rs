@@ -125,6 +125,10 @@ impl LimitReport {
             suggested: SHARES.into_iter().filter_map(suggested).collect(),
         }
     }
+
+    pub(super) fn rates_in_words(&self) -> String {
+        if self.rates.is_empty() { "no rates".to_owned() } else { self.rates.join(" and ") }
+    }
 }
 
 /// In RFC 3339.

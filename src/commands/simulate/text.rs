@@ -51,14 +51,27 @@ fn counted<const N: usize>(counts: [(u64, &str); N]) -> String {
 }
 
 fn limit(limit: &LimitReport, is_json: bool) -> Vec<String> {
-    let counts = &limit.counts;
-    let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
-    let mut lines = vec![format!("{}  {rates} per {}", limit.name, limit.key)];
-    let mut fact = |label: &str, text: String| lines.push(format!("  {label:<9} {text}"));
-    about_unknown(&limit.unknown, is_json).into_iter().for_each(|note| fact("WARNING", note));
-    if limit.unknown.is_keyless {
-        return lines;
+    let mut facts: Vec<_> = about_unknown(&limit.unknown, is_json).map(|note| ("WARNING", note)).into_iter().collect();
+    facts.extend(self::facts(limit));
+    for (label, worst) in labelled("worst", &limit.worst) {
+        let share = percent(worst.rejected, worst.requests);
+        let rejected = format!("{}: {} of {} requests rejected ({share})", worst.key, worst.rejected, worst.requests);
+        facts.push((label, rejected));
     }
+    for (label, found) in labelled("touching", &limit.suggested) {
+        facts.push((label, format!("at most {:>6} of the keys: {}", share(found.share), found.rates.join(" and "))));
+    }
+    let facts = facts.into_iter().map(|(label, text)| format!("  {label:<9} {text}"));
+    [format!("{}  {} per {}", limit.name, limit.rates_in_words(), limit.key)].into_iter().chain(facts).collect()
+}
+
+/// What the limit has done, each with its label; nothing if it was not simulated.
+pub(super) fn facts(limit: &LimitReport) -> Vec<(&'static str, String)> {
+    let (counts, mut facts) = (&limit.counts, Vec::new());
+    if limit.unknown.is_keyless {
+        return facts;
+    }
+    let mut fact = |label, text| facts.push((label, text));
     fact("requests", counts.requests.to_string());
     fact("rejected", part(counts.rejected, counts.requests));
     if counts.overflowed > 0 {
@@ -92,14 +105,7 @@ fn limit(limit: &LimitReport, is_json: bool) -> Vec<String> {
         let _ = write!(exact, ", until {}: then the comparison would have taken too much memory", moment(time));
     }
     fact("exact", exact);
-    for (label, worst) in labelled("worst", &limit.worst) {
-        let share = percent(worst.rejected, worst.requests);
-        fact(label, format!("{}: {} of {} requests rejected ({share})", worst.key, worst.rejected, worst.requests));
-    }
-    for (label, found) in labelled("touching", &limit.suggested) {
-        fact(label, format!("at most {:>6} of the keys: {}", share(found.share), found.rates.join(" and ")));
-    }
-    lines
+    facts
 }
 
 /// Labels only the first.

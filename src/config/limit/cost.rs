@@ -8,8 +8,8 @@ use http::HeaderName;
 use super::bytes::CountedBytes;
 use super::keys as limit;
 use super::tokens::{self, OnExhausted, TokenCost, cost};
-use crate::config::kinds::{STATUS, shaped, size_within};
-use crate::config::read::{Field, Section, Setting, Shape, tables};
+use crate::config::kinds::{size_within, statuses};
+use crate::config::read::{Field, Section, Setting, tables};
 use crate::config::values;
 use crate::limit::{MAX_BYTES, MAX_QUOTA, Rate};
 
@@ -63,14 +63,16 @@ tables! {
     /// such a status.
     count "`count`" {
         /// The statuses that stay charged.
-        status: () = shaped(Shape::List(STATUS, 1, 64)).required() => ["401", "403", "5xx"];
+        status: Vec<RangeInclusive<u16>> = statuses(1).required() => ["401", "403", "5xx"];
     }
 }
 
 /// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
-    let statuses = section.table(&limit::count).and_then(count);
+    let statuses = section
+        .table(&limit::count)
+        .and_then(|table| table.needed(&count::status).and_then(|_| table.given(&count::status)));
     let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
@@ -127,7 +129,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
         let help = "add tokens = \"auto\" or bytes = \"response\", or remove it";
         table.misplaced(&[cost::on_exhausted.name], "a cost in tokens or bytes", help);
     }
-    let read = match (&tokens, &bytes) {
+    match (&tokens, &bytes) {
         (Some(tokens), _) => Some(Cost::Tokens(Arc::new(tokens::read(section, &table, tokens)))),
         (None, Some(_)) => self::bytes(&table, rates, gateways).map(Cost::Bytes),
         (None, None) => {
@@ -137,9 +139,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
             let elements = counts_elements.then_some(Cost::Elements);
             request.map(Cost::RequestHeader).or(response).or(elements)
         }
-    };
-    table.close();
-    read
+    }
 }
 
 /// A number that fits into the capacity of each rate.
@@ -170,10 +170,4 @@ fn bytes(table: &Section<'_>, rates: &[Rate], gateways: u64) -> Option<ByteCost>
     });
     let (counted, on_exhausted) = (table.given(&cost::bytes), table.read(&cost::on_exhausted));
     Some(ByteCost { counted: counted?, reserve: reserve?, on_exhausted })
-}
-
-fn count(table: Section<'_>) -> Option<Vec<RangeInclusive<u16>>> {
-    let list = table.needed(&count::status);
-    table.close();
-    values::statuses(&list?, &count::status)
 }

@@ -99,13 +99,7 @@ impl<'k> Kinds<'k> {
     }
 }
 
-pub(super) fn overrides(
-    section: &Section<'_>,
-    name: &str,
-    terms: &Terms,
-    kinds: Kinds<'_>,
-    has_rates: bool,
-) -> Builder {
+pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds<'_>) -> Builder {
     let mut overrides = Builder::default();
     let Some(field) = section.field(&limit::overrides) else { return overrides };
     if !field.is_list() {
@@ -113,15 +107,14 @@ pub(super) fn overrides(
         return overrides;
     }
     for section in section.tables(&limit::overrides) {
-        entry(&section, terms, kinds, has_rates, &mut overrides);
-        section.close();
+        entry(&section, terms, kinds, &mut overrides);
     }
     overrides
 }
 
-pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, has_rates: bool, overrides: &mut Builder) {
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) {
     let keys = section.needed(&exception::keys).and_then(|field| field.list(&exception::keys));
-    let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
+    let Some(allowance) = allowance(section, KEYS, terms, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
         if matches!(&patterns[..], [Pattern::Exact(text)] if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
@@ -159,12 +152,11 @@ pub(super) fn allowance(
     section: &Section<'_>,
     [rates, exempt, block]: [&'static Setting<()>; 3],
     terms: &Terms,
-    has_rates: bool,
     example: &str,
 ) -> Option<Allowance> {
     let (key, field) = section.one_of(&[rates, exempt, block], example)?;
     if key.name == rates.name {
-        if !has_rates {
+        if !terms.has_rates {
             field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
         }
         return terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates)));
@@ -202,7 +194,6 @@ pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Nam
         let list = section.needed(&tier::rates);
         let list = list.and_then(|field| terms.rates(&field, &tier::rates));
         priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
-        section.close();
         rates.extend(list.map(|list| (tier.text.to_owned(), list)));
     }
     if rates.is_empty() {

@@ -5,14 +5,14 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 
 use super::keys as limit;
 use crate::base::share::WHOLE;
 use crate::base::units;
 use crate::config::kinds::{level, number, wait, words};
 use crate::config::read::{Field, Section, tables};
-use crate::config::{content, values};
+use crate::config::values;
 use crate::limit::{MAX_LOG, MAX_WINDOW, MIN_WINDOW};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,14 +219,8 @@ tables! {
     }
 }
 
-pub(super) struct Reaction {
-    pub(super) on_limit: OnLimit,
-    pub(super) status: StatusCode,
-    pub(super) body: String,
-    pub(super) content_type: HeaderValue,
-}
-
-pub(super) fn reaction(section: &Section<'_>) -> Reaction {
+/// Reads `on_limit` and `status`.
+pub(super) fn reaction(section: &Section<'_>) -> (OnLimit, StatusCode) {
     let on_limit =
         match section.field(&limit::on_limit).map_or(Some(OnLimit::Reject), |_| section.given(&limit::on_limit)) {
             Some(on_limit) if on_limit.delay().is_none() => {
@@ -249,7 +243,6 @@ pub(super) fn reaction(section: &Section<'_>) -> Reaction {
         Some(own) => section.field(&limit::status).and_then(|field| status(&field)).unwrap_or(own),
         None => section.read_as(&limit::status, status),
     };
-    let (body, content_type) = content::read(section, &limit::body, &limit::content_type, status);
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(
@@ -271,7 +264,7 @@ pub(super) fn reaction(section: &Section<'_>) -> Reaction {
             help,
         );
     }
-    Reaction { on_limit, status, body, content_type }
+    (on_limit, status)
 }
 
 pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
@@ -283,7 +276,6 @@ pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
         section.refuse(&[ban::max_for.name], "is shorter than `for`", help);
     }
     let respond = section.read(&ban::respond);
-    section.close();
     if on_limit.role() == Role::Reports {
         let help =
             "a key is banned for refusals, and this limit refuses nothing; remove it, or use on_limit = \"reject\"";
@@ -303,7 +295,6 @@ pub(super) fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) ->
     }
     let from = table.needed(&slow::from).and_then(|_| table.given(&slow::from));
     let up_to: Option<Duration> = table.needed(&slow::up_to).and_then(|_| table.given(&slow::up_to));
-    table.close();
     Some(Slow { from: from?, up_to: up_to?, max_delayed: section.read(&limit::max_delayed) })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use csv::{Position, ReaderBuilder, StringRecord, Trim};
@@ -33,74 +33,76 @@ tables! {
 }
 
 /// Reads the file into `overrides`. Returns its path.
-pub(super) fn read(
-    section: &Section<'_>,
-    terms: &Terms,
-    kinds: Kinds<'_>,
-    has_rates: bool,
-    overrides: &mut Builder,
-) -> Option<PathBuf> {
+pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) -> Option<PathBuf> {
     let field = section.field(&limit::overrides_file)?;
     let file = NamedFile::new(&field)?;
     let path = file.path();
-    let name = file.name;
-    let file = Quotas { file, terms, kinds, has_rates };
+    let first = overrides.added();
     match path.extension().and_then(|end| end.to_str()) {
-        Some("csv") => file.csv(&path, overrides),
-        Some("toml") => file.toml(&path, overrides),
-        _ => field.report(format!("{} is neither .csv nor .toml", quoted(name)), "its name must end with one of them"),
+        Some("csv") => {
+            let rows = Rows { file: &file, terms, kinds, lines: Vec::new(), first, known: HashMap::new() };
+            rows.read(overrides);
+        }
+        Some("toml") => toml(&file, terms, kinds, overrides),
+        _ => {
+            let message = format!("{} is neither .csv nor .toml", quoted(file.name));
+            field.report(message, "its name must end with one of them");
+        }
     }
     Some(path)
 }
 
-struct Quotas<'a> {
-    file: NamedFile<'a>,
-    terms: &'a Terms,
-    kinds: Kinds<'a>,
-    has_rates: bool,
+fn toml(file: &NamedFile<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) {
+    let bytes = match regular_file::read(&file.path()) {
+        Ok(bytes) => bytes,
+        Err(error) => return file.unreadable(&error),
+    };
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = memchr::memchr_iter(b'\n', before).count() as u64 + 1;
+            return file.report(line, 1, "the file is not UTF-8", "");
+        }
+    };
+    let texts = Arc::new(Texts::one(file.name, text));
+    let text = texts.whole();
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let source = Source::new(&texts, file.field.source.folder, syntax::all(text, 0, &errors));
+    if errors.is_empty() {
+        let root = Section::root(&table, &keys::TABLE, &source);
+        let help = "a file of overrides is a list of [[overrides]], each with `keys`";
+        root.required(&keys::overrides, help);
+        for section in root.tables(&keys::overrides) {
+            entry(&section, terms, kinds, overrides);
+        }
+    }
+    for (place, warning) in source.warnings().located() {
+        let help = warning.help.as_deref().unwrap_or_default();
+        file.field.source.warn(file.field.span.clone(), format!("{place}: {}", warning.message), help);
+    }
+    for problem in source.into_problems() {
+        let (line, column) = place(text, problem.span.start);
+        file.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
+    }
+    file.report_rest();
 }
 
-impl Quotas<'_> {
-    fn toml(&self, path: &Path, overrides: &mut Builder) {
-        let bytes = match regular_file::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) => return self.file.unreadable(&error),
-        };
-        let text = match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => {
-                let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-                let line = memchr::memchr_iter(b'\n', before).count() as u64 + 1;
-                return self.file.report(line, 1, "the file is not UTF-8", "");
-            }
-        };
-        let texts = Arc::new(Texts::one(self.file.name, text));
-        let text = texts.whole();
-        let (table, errors) = DeTable::parse_recoverable(text);
-        let source = Source::new(&texts, self.file.field.source.folder, syntax::all(text, 0, &errors));
-        if errors.is_empty() {
-            let root = Section::root(&table, &keys::TABLE, &source);
-            let help = "a file of overrides is a list of [[overrides]], each with `keys`";
-            root.required(&keys::overrides, help);
-            for section in root.tables(&keys::overrides) {
-                entry(&section, self.terms, self.kinds, self.has_rates, overrides);
-                section.close();
-            }
-            root.close();
-        }
-        for (place, warning) in source.warnings().located() {
-            let help = warning.help.as_deref().unwrap_or_default();
-            self.file.field.source.warn(self.file.field.span.clone(), format!("{place}: {}", warning.message), help);
-        }
-        for problem in source.into_problems() {
-            let (line, column) = place(text, problem.span.start);
-            self.file.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
-        }
-        self.file.report_rest();
-    }
+/// The rows of a CSV file that were read so far.
+struct Rows<'a> {
+    file: &'a NamedFile<'a>,
+    terms: &'a Terms,
+    kinds: Kinds<'a>,
+    /// The line of each override whose index is at least `first`.
+    lines: Vec<u64>,
+    first: usize,
+    /// Texts of rates that were already read, because most keys share a few of them.
+    known: HashMap<String, Allowance>,
+}
 
-    fn csv(&self, path: &Path, overrides: &mut Builder) {
-        let file = match RegularFile::open(path) {
+impl Rows<'_> {
+    fn read(mut self, overrides: &mut Builder) {
+        let file = match RegularFile::open(&self.file.path()) {
             Ok(file) => BufReader::new(file),
             Err(error) => return self.file.unreadable(&error),
         };
@@ -110,7 +112,6 @@ impl Quotas<'_> {
             Ok(_) => return self.file.report(1, 1, "this is not the header of a file of overrides", HEADER),
             Err(error) => return self.broken(&error),
         }
-        let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.added(), known: HashMap::new() };
         let mut record = StringRecord::new();
         loop {
             let at = reader.position().clone();
@@ -124,10 +125,10 @@ impl Quotas<'_> {
                 }
             }
             let at = record.position().cloned().unwrap_or(at);
-            if let Err((column, wrong)) = rows.add(&record, &at, overrides) {
+            if let Err((column, wrong)) = self.add(&record, &at, overrides) {
                 self.file.report(at.line(), column, &wrong.message, &wrong.help);
             }
-            if overrides.added() - rows.first > MOST_KEYS {
+            if overrides.added() - self.first > MOST_KEYS {
                 return self.file.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             }
         }
@@ -152,7 +153,7 @@ impl Quotas<'_> {
                 let help = format!("write spaces between them: {}", split(&text.replace(',', " ")).join(" "));
                 return Err(Wrong::new("there must be no commas between rates", help));
             }
-            _ if !self.has_rates => {
+            _ if !self.terms.has_rates => {
                 let help = "add rates to it, or write `exempt` or `block`";
                 return Err(Wrong::new("the limit has no rates to override", help));
             }
@@ -166,30 +167,18 @@ impl Quotas<'_> {
         let rates = self.terms.rates_in(texts.iter().map(String::as_str))?;
         Ok(Allowance::Rates(Arc::from(rates)))
     }
-}
 
-/// The rows of a CSV file that were read so far.
-struct Rows<'a> {
-    quotas: &'a Quotas<'a>,
-    /// The line of each override whose index is at least `first`.
-    lines: Vec<u64>,
-    first: usize,
-    /// Texts of rates that were already read, because most keys share a few of them.
-    known: HashMap<String, Allowance>,
-}
-
-impl Rows<'_> {
     /// The error is the column and the problem.
     fn add(&mut self, row: &StringRecord, at: &Position, overrides: &mut Builder) -> Result<(), (u64, Wrong)> {
         let (Some(key), Some(rates), None) = (row.get(0), row.get(1), row.get(2)) else {
             return Err((1, Wrong::new(format!("the line has {} field(s), not 2", row.len()), ROW)));
         };
-        let patterns = self.quotas.kinds.patterns(key).map_err(|wrong| (1, wrong))?;
+        let patterns = self.kinds.patterns(key).map_err(|wrong| (1, wrong))?;
         let allowance = match self.known.get(rates) {
             Some(known) => known.clone(),
             None => {
                 let column = key.chars().count() as u64 + 2;
-                let allowance = self.quotas.allowance(rates).map_err(|wrong| (column, wrong))?;
+                let allowance = self.allowance(rates).map_err(|wrong| (column, wrong))?;
                 self.known.insert(rates.to_owned(), allowance.clone());
                 allowance
             }
@@ -197,7 +186,7 @@ impl Rows<'_> {
         self.lines.push(at.line());
         if let Some(earlier) = overrides.add(patterns, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
-            let field = self.quotas.file.field;
+            let field = self.file.field;
             let inline = || format!("in {}", field.source.name(field.span.start));
             let earlier = earlier.map_or_else(inline, |line| format!("on line {line}"));
             let message = format!("this key has an override already, {earlier}");

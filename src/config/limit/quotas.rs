@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::keys as limit;
-#[cfg(feature = "postgres")]
 use crate::config::PostgresUrl;
 use crate::config::key::{Key, Source};
 use crate::config::kinds::{self, number, text, wait, words};
@@ -15,9 +14,6 @@ use crate::config::report::quoted;
 use crate::config::{secret, values};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
-
-#[cfg(not(feature = "postgres"))]
-pub use without_postgres::PostgresUrl;
 
 const SOURCE: &str = "source = \"https://plans.internal/v1/{key}\" or source = \"postgres://gateway@db/plans\"";
 const QUERY: &str = "query = \"select rates, tier, exempt, block from plans where key = $1\"";
@@ -126,7 +122,6 @@ pub(super) fn read(
     let server = located.and_then(|field| server(&section, &field, system));
     let (cache_for, timeout) = (section.read(&keys::cache_for), section.read(&keys::timeout));
     let (max_cached, send) = (section.read(&keys::max_cached), section.read(&keys::send));
-    section.close();
     Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
 }
 
@@ -239,44 +234,6 @@ fn channel(text: &str) -> Result<String, Wrong> {
         return Err(Wrong::new(format!("{} is not the name of a channel", quoted(text)), help));
     }
     Ok(text.to_owned())
-}
-
-/// Replaces `postgres.rs` in a gateway that was built without the feature `postgres`: there are no valid URLs.
-#[cfg(not(feature = "postgres"))]
-mod without_postgres {
-    use std::fmt;
-    use std::path::PathBuf;
-
-    /// Has no values.
-    #[derive(Clone, Debug, PartialEq)]
-    pub enum PostgresUrl {}
-
-    impl fmt::Display for PostgresUrl {
-        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match *self {}
-        }
-    }
-
-    impl PostgresUrl {
-        /// # Errors
-        /// Always.
-        pub fn parse(_: &str) -> Result<Self, String> {
-            Err("this gateway was built without PostgreSQL (the feature postgres)".to_owned())
-        }
-
-        #[must_use]
-        pub fn with_secret_database(self, _: bool) -> Self {
-            match self {}
-        }
-
-        pub fn root_certificates(&self) -> Option<&PathBuf> {
-            match *self {}
-        }
-
-        pub fn never_uses_tls(&self) -> bool {
-            match *self {}
-        }
-    }
 }
 
 #[cfg(test)]

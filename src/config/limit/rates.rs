@@ -1,6 +1,5 @@
 //! The rates of a limit and how they are counted.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use super::foreign::{meant, without_separators};
@@ -10,18 +9,18 @@ use crate::base::units;
 use crate::config::read::{Field, Section, Setting, Shape, Wrong};
 use crate::config::report::{nearest, quoted};
 use crate::config::values;
-use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
+use crate::limit::{Calendar, Edge, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
 
 pub(super) const RATES: Shape =
     Shape::List(&Shape::Pattern("^\\s*([0-9]+|[0-9.]+\\s*[A-Za-z]+)\\s*/\\s*[0-9A-Za-z. ]+$"), 1, values::MOST);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Counting {
-    Sliding,
-    Fixed,
-    Moving,
-    Bucket,
-}
+/// What belongs to a strategy has settings of its own, and each rate has its burst.
+pub(super) static STRATEGIES: [(&str, Strategy); 4] = [
+    ("sliding-window", Strategy::SlidingWindow { precision: 1, edge: Edge::Weighted }),
+    ("fixed-window", Strategy::FixedWindow),
+    ("moving-window", Strategy::SlidingLog),
+    ("token-bucket", Strategy::TokenBucket { burst: 1 }),
+];
 
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d, a duration, or day or month of the calendar, like \
                     \"10/s\", \"3000/10m\" or \"5000/day\"";
@@ -38,28 +37,22 @@ pub(super) struct Terms {
     calendar: Calendar,
     /// Whether requests cost bytes, so that every rate must be a size.
     in_bytes: bool,
-    uses_calendar: Cell<bool>,
-    uses_strategy: Cell<bool>,
+    /// Whether the limit has rates of its own, which others can replace. Rates with an error are not missing.
+    pub(super) has_rates: bool,
 }
 
 impl Terms {
     pub(super) fn read(section: &Section<'_>) -> Self {
-        let strategy = match section.read(&limit::strategy) {
-            Counting::Sliding => {
-                Strategy::SlidingWindow { precision: section.read(&limit::precision), edge: section.read(&limit::edge) }
-            }
-            Counting::Fixed => Strategy::FixedWindow,
-            Counting::Moving => Strategy::SlidingLog,
-            // `rate` replaces this burst by that of each rate.
-            Counting::Bucket => Strategy::TokenBucket { burst: 1 },
-        };
-        if !matches!(strategy, Strategy::SlidingWindow { .. }) {
+        let mut strategy = section.read(&limit::strategy);
+        if let Strategy::SlidingWindow { precision, edge } = &mut strategy {
+            (*precision, *edge) = (section.read(&limit::precision), section.read(&limit::edge));
+        } else {
             let help = "remove it, or use that strategy";
             section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         let in_bytes = counts_bytes(section);
-        Self { strategy, calendar, in_bytes, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
+        Self { strategy, calendar, in_bytes, has_rates: true }
     }
 
     /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
@@ -68,8 +61,7 @@ impl Terms {
             strategy: limit.strategy().cloned().unwrap_or_default(),
             calendar: limit.calendar().cloned().unwrap_or(Calendar::utc(Unit::Day)),
             in_bytes: limit.counts_bytes(),
-            uses_calendar: Cell::default(),
-            uses_strategy: Cell::default(),
+            has_rates: !limit.rates.is_empty(),
         }
     }
 
@@ -109,10 +101,7 @@ impl Terms {
             return Err(wrong_unit(&rate, self.in_bytes));
         }
         let strategy = match (rate.strategy(), &self.strategy) {
-            (Strategy::Calendar(calendar), _) => {
-                self.uses_calendar.set(true);
-                Strategy::Calendar(self.calendar.of(calendar.unit()))
-            }
+            (Strategy::Calendar(calendar), _) => Strategy::Calendar(self.calendar.of(calendar.unit())),
             (bucket @ Strategy::TokenBucket { .. }, Strategy::TokenBucket { .. }) => bucket.clone(),
             (Strategy::TokenBucket { .. }, _) => {
                 let alone = text.split("burst").next().unwrap_or_default().trim();
@@ -122,35 +111,32 @@ impl Terms {
             (_, Strategy::TokenBucket { .. }) => Strategy::TokenBucket { burst: rate.quota() },
             (_, other) => other.clone(),
         };
-        if !matches!(strategy, Strategy::Calendar(_)) {
-            self.uses_strategy.set(true);
-        }
         let shown = rate.to_string();
         rate.with_strategy(strategy).map_err(|_| {
             let help = format!("allowed: at most {MAX_LOG}; a sliding window with `precision = 60` is nearly as exact");
             Wrong::new(format!("\"{shown}\" is too large for a moving window, which stores every request"), help)
         })
     }
+}
 
-    /// Reports keys that no rate uses; call it after all rates are read.
-    pub(super) fn close(&self, section: &Section<'_>) {
-        // A rate with an error might use any of them.
-        if !section.source.is_clean() {
-            return;
-        }
-        if !self.uses_calendar.get() {
-            let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
-            section.refuse(&[limit::timezone.name], "needs a rate per calendar day or month", help);
-        }
-        if !self.uses_calendar.get() && !self.uses_strategy.get() {
-            let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
-            let [precision, edge] = of_sliding();
-            let of_rates = [limit::strategy.name, precision, edge, limit::cost.name, limit::count.name];
-            section.refuse(&of_rates, "needs rates, and this limit has none", help);
-        } else if !self.uses_strategy.get() {
-            let help = "remove it: calendar days and months have no buckets and no edge";
-            section.refuse(&of_sliding(), "needs a rate with a sliding window, and this limit has none", help);
-        }
+/// Reports keys that no rate of the limit, its tiers and its overrides uses.
+pub(super) fn check_used(section: &Section<'_>, read: &Limit) {
+    // A rate with an error might use any of them.
+    if !section.source.is_clean() {
+        return;
+    }
+    if read.calendar().is_none() {
+        let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
+        section.refuse(&[limit::timezone.name], "needs a rate per calendar day or month", help);
+    }
+    if read.all_rates().next().is_none() {
+        let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
+        let [precision, edge] = of_sliding();
+        let of_rates = [limit::strategy.name, precision, edge, limit::cost.name, limit::count.name];
+        section.refuse(&of_rates, "needs rates, and this limit has none", help);
+    } else if read.strategy().is_none() {
+        let help = "remove it: calendar days and months have no buckets and no edge";
+        section.refuse(&of_sliding(), "needs a rate with a sliding window, and this limit has none", help);
     }
 }
 
@@ -176,8 +162,7 @@ fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String,
 
 /// Whether the limit counts bytes, so that its rates are sizes.
 fn counts_bytes(limit: &Section<'_>) -> bool {
-    let table = limit.field(&limit::cost).filter(Field::is_table).and_then(|field| field.entries("`cost`"));
-    table.is_some_and(|entries| entries.iter().any(|(name, _)| name.text == cost::bytes.name))
+    limit.field(&limit::cost).is_some_and(|field| field.entry(&cost::bytes).is_some())
 }
 
 fn wrong_unit(rate: &Rate, in_bytes: bool) -> Wrong {

@@ -1,60 +1,39 @@
 //! Reads `[limits.NAME]`.
 
-use std::ops::Range;
-
 use super::exceptions::{self, Kinds};
 use super::foreign;
-use super::on_limit::{self, Reaction};
-use super::rates::Terms;
-use super::{Cost, Limit, cost, keys as limit, overrides_file, quotas};
+use super::rates::{self, Terms};
+use super::{Cost, Limit, cost, keys as limit, on_limit, overrides_file, quotas};
 use crate::config::key::{Names, key};
-use crate::config::known_keys;
 use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
 use crate::config::store::Store;
 use crate::config::values::named_section;
 use crate::config::written_key::{KeyForms, WrittenPart};
+use crate::config::{content, known_keys};
 use crate::limit::Rate;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
-pub(in crate::config) struct Overflow<'a> {
-    /// Where a limit names its pool.
-    pub(in crate::config) pool: Option<Field<'a>>,
-    /// The place of `on_limit`, or of the limit if it has none.
-    pub(in crate::config) on_limit: Range<usize>,
-}
-
-/// `None` instead of the limit if it has an error.
-pub(in crate::config) fn read<'a>(
-    name: &Name<'a>,
-    field: &Field<'a>,
+/// `None` if the limit has an error.
+pub(in crate::config) fn read(
+    name: &Name<'_>,
+    field: &Field<'_>,
     jwts: &Names<'_>,
     system: &SystemAuthorities,
     store: &Store,
     forms: KeyForms,
-) -> (Option<Limit>, Overflow<'a>) {
-    let mut overflow = Overflow { pool: None, on_limit: name.span.clone() };
-    (read_limit(name, field, jwts, system, store, forms, &mut overflow), overflow)
-}
-
-fn read_limit<'a>(
-    name: &Name<'a>,
-    field: &Field<'a>,
-    jwts: &Names<'_>,
-    system: &SystemAuthorities,
-    store: &Store,
-    forms: KeyForms,
-    overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
     let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
-    let terms = Terms::read(&section);
+    let mut terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
+    terms.has_rates = rates.as_ref().is_none_or(|rates| !rates.is_empty());
     let own = rates.as_deref().unwrap_or_default();
     let gateways = share(&section, store);
     few(&section, own, gateways);
-    let Reaction { on_limit, status, body, content_type } = on_limit::reaction(&section);
+    let (on_limit, status) = on_limit::reaction(&section);
+    let (body, content_type) = content::read(&section, &limit::body, &limit::content_type, status);
     let ban = on_limit::ban(&section, on_limit);
     let retry_jitter = section.given(&limit::retry_jitter).unwrap_or_default();
     if own.is_empty() && ban.is_none() {
@@ -62,37 +41,33 @@ fn read_limit<'a>(
         section.warn(&[limit::retry_jitter.name], "has no effect without `rates`", help);
     }
     let slow = on_limit::slow(&section, on_limit, !own.is_empty());
-    overflow.pool = section.field(&limit::overflow).filter(|field| field.text().is_some());
-    overflow.on_limit = section.key_span(limit::on_limit.name);
+    let overflow = section.field(&limit::overflow).and_then(|field| field.text().map(str::to_owned));
     if own.is_empty() {
         let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
         section.warn(&[limit::overflow.name], "has no effect without `rates`", help);
     }
     // With a pool, a cost above the capacity of the limit is charged to the pool.
-    let bounds = if overflow.pool.is_some() { &[] } else { own };
+    let bounds = if overflow.is_some() { &[] } else { own };
     let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
         section.refuse(&[limit::max_in_flight.name], "cannot be combined with `on_limit = \"delay\"`", help);
     }
-    // Rates with an error are not missing.
     let sources = key.as_ref().and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
     let part = WrittenPart { sources, forms };
-    let (kinds, has_rates) = (Kinds::of(part), rates.as_ref().is_none_or(|rates| !rates.is_empty()));
-    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
-    let overrides_file = overrides_file::read(&section, &terms, kinds, has_rates, &mut overrides);
+    let kinds = Kinds::of(part);
+    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds);
+    let overrides_file = overrides_file::read(&section, &terms, kinds, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = section.field(&limit::known_keys).and_then(|field| known_keys::read(&field, part));
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
-    let quotas = quotas::read(&section, key.as_ref(), has_rates, system);
-    terms.close(&section);
+    let quotas = quotas::read(&section, key.as_ref(), terms.has_rates, system);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
     if matches!(cost, Cost::Bytes(_)) && headers.is_of_provider() {
         let help = "write \"draft\", \"github\", \"both\" or \"none\"";
         section.refuse(&[limit::headers.name], "of a provider cannot tell bytes", help);
     }
-    section.close();
-    Some(Limit {
+    let limit = Limit {
         name: name.text.to_owned(),
         key: key?,
         forms,
@@ -108,7 +83,7 @@ fn read_limit<'a>(
         on_limit,
         ban,
         slow,
-        overflow: overflow.pool.as_ref().and_then(Field::text).map(str::to_owned),
+        overflow,
         missing,
         headers,
         status,
@@ -116,7 +91,9 @@ fn read_limit<'a>(
         content_type,
         retry_jitter,
         watched: None,
-    })
+    };
+    rates::check_used(&section, &limit);
+    Some(limit)
 }
 
 /// How many gateways share the limit, as far as the file says; `None` if each has the whole rates.

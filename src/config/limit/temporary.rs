@@ -49,16 +49,16 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
     let texts = Arc::new(Texts::one("override", text));
     let (table, _) = DeTable::parse_recoverable(texts.whole());
     let source = Source::new(&texts, None, Vec::new());
-    match read(Section::root(&table, &keys::TABLE, &source), limit) {
+    let read = read(&Section::root(&table, &keys::TABLE, &source), limit);
+    match read {
         Some(read) if source.is_clean() => Ok(read),
         _ => Err(Problems::new(texts.clone(), source.into_problems())),
     }
 }
 
-fn read(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
-    let allowance = exceptions::allowance(&section, KEYS, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
+fn read(section: &Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
+    let allowance = exceptions::allowance(section, KEYS, &Terms::of(limit), EXAMPLE);
     let lasts = section.required(&keys::r#for, EXAMPLE).and_then(|_| section.given(&keys::r#for));
-    section.close();
     allowance.zip(lasts)
 }
 

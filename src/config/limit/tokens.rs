@@ -159,7 +159,7 @@ pub(super) fn read(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
         cached: table.read(&cost::cached),
         output: table.read(&cost::output),
     };
-    let models = limit.tables(&limit::models).filter_map(|section| model(section, weights)).collect();
+    let models = limit.tables(&limit::models).filter_map(|section| model(&section, weights)).collect();
     TokenCost {
         pointers: pointers(tokens),
         weights,
@@ -196,12 +196,11 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     if !is_enough {
         field.report("`tokens` needs both `input` and `output`, or `total`", USAGE);
     }
-    table.close();
     Some(UsagePointers { input, cached, output, total })
 }
 
 /// One model. Weights that it does not set are those of `cost`.
-fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
+fn model(section: &Section<'_>, cost: Weights) -> Option<ModelWeights> {
     let pattern = section.needed(&model::r#match);
     let pattern = pattern.and_then(|field| {
         field.parse(|text| match text {
@@ -214,6 +213,5 @@ fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
         cached: section.given(&model::cached).unwrap_or(cost.cached),
         output: section.given(&model::output).unwrap_or(cost.output),
     };
-    section.close();
     Some(ModelWeights { pattern: Wildcard(pattern?), weights })
 }

@@ -12,7 +12,7 @@ use super::{AtStart, Described, Field, Name, Setting, Shape, Source, Table, quot
 use crate::config::elsewhere;
 use crate::config::report::{either, nearest, quoted};
 
-/// [`Section::close`] reports unknown keys.
+/// Reports its unknown keys when it is dropped.
 pub(in crate::config) struct Section<'a> {
     /// Where the table is defined.
     pub(in crate::config) span: Range<usize>,
@@ -46,20 +46,18 @@ impl<'a> Section<'a> {
 
     pub(in crate::config) fn field<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
         debug_assert!(self.keys.names.contains(&key.name), "{} has no `{}` in the table", self.title, key.name);
-        let value = self.table?.get(key.name)?;
-        let what = format!("`{}`", key.name);
-        Some(Field { what, span: value.span(), value: value.get_ref(), source: self.source })
+        Some(Field::new(key.name, self.table?.get(key.name)?, self.source))
     }
 
     /// The value of a key that is present and valid.
     pub(in crate::config) fn given<T>(&self, key: &Setting<T>) -> Option<T> {
-        self.field(key).and_then(|field| (key.kind.read)(&field, &key.kind))
+        self.field(key).and_then(|field| (key.read)(&field, key))
     }
 
     /// The value of a key, or its default.
     pub(in crate::config) fn read<T: Debug>(&self, key: &Setting<T>) -> T {
-        let value = self.read_as(key, |field| (key.kind.read)(field, &key.kind));
-        if key.kind.at_start {
+        let value = self.read_as(key, |field| (key.read)(field, key));
+        if key.at_start {
             self.at_start(key, &value);
         }
         value
@@ -72,7 +70,7 @@ impl<'a> Section<'a> {
 
     /// Records the value of a key that takes effect only at the start.
     pub(in crate::config) fn at_start<T>(&self, key: &Setting<T>, value: &impl Debug) {
-        debug_assert!(key.kind.at_start, "a change of `{}` needs no restart", key.name);
+        debug_assert!(key.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
         let (span, key) = (self.key_span(key.name), format!("{table}.{}", key.name));
         self.source.at_start(AtStart { key, value: format!("{value:?}"), span });
@@ -220,8 +218,9 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Ends the section before what follows.
     pub(in crate::config) fn close(self) {
-        self.unknown().iter().for_each(|(name, field)| self.report_unknown(name, field));
+        drop(self);
     }
 
     /// The unknown keys that are not reported yet.
@@ -264,11 +263,16 @@ impl<'a> Section<'a> {
     }
 }
 
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.unknown().iter().for_each(|(name, field)| self.report_unknown(name, field));
+    }
+}
+
 /// In the order of the file.
 fn entries<'a>(table: &'a DeTable<'a>, source: &'a Source<'a>) -> Vec<(Name<'a>, Field<'a>)> {
     let entry = |(key, value): (&'a Spanned<Cow<'a, str>>, &'a Spanned<DeValue<'a>>)| {
-        let field = Field { what: format!("`{}`", key.get_ref()), span: value.span(), value: value.get_ref(), source };
-        (Name { text: key.get_ref(), span: key.span() }, field)
+        (Name { text: key.get_ref(), span: key.span() }, Field::new(key.get_ref(), value, source))
     };
     let mut entries: Vec<_> = table.iter().map(entry).collect();
     entries.sort_by_key(|(name, _)| name.span.start);

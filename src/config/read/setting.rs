@@ -7,18 +7,14 @@ use toml::de::DeValue;
 
 use super::{Field, Source};
 
+/// For `()`, the sections that have the key read the value themselves.
 pub(in crate::config) struct Setting<T: 'static> {
     pub(in crate::config) name: &'static str,
     pub(in crate::config) help: &'static str,
-    pub(in crate::config) kind: Kind<T>,
     /// As the file would spell it; empty if there is no default.
     pub(in crate::config) default: &'static str,
     /// As the file would spell it; empty if the default is the example.
     pub(in crate::config) example: &'static str,
-}
-
-/// The values of a key. For `()`, the sections that have the key read the value themselves.
-pub(in crate::config) struct Kind<T: 'static> {
     pub(in crate::config) shape: Shape,
     /// The allowed words, with their meanings.
     pub(in crate::config) words: &'static [(&'static str, T)],
@@ -104,22 +100,25 @@ pub(in crate::config) struct Described {
 }
 
 impl<T> Setting<T> {
+    /// The same setting, where a change needs a restart.
+    pub(in crate::config) const fn at_start(self) -> Self {
+        Self { at_start: true, ..self }
+    }
+
+    pub(in crate::config) const fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+
     pub(in crate::config) fn described(&'static self) -> Described {
-        let Self { name, help, default, example, kind } = self;
-        let words = kind.words.iter().map(|(word, _)| *word).collect();
-        let Kind { shape, at_start, required, .. } = kind;
+        let Self { name, help, default, example, shape, words, at_start, required, .. } = self;
+        let words = words.iter().map(|(word, _)| *word).collect();
         Described { name, help, default, example, shape, words, at_start: *at_start, required: *required }
     }
 
     /// What `read` makes of the default.
     pub(super) fn default<R>(&self, source: &Source<'_>, read: impl Fn(&Field<'_>) -> Option<R>) -> R {
         let value = DeValue::parse(self.default).ok();
-        let field = value.as_ref().map(|value| Field {
-            what: format!("`{}`", self.name),
-            span: 0..0,
-            value: value.get_ref(),
-            source,
-        });
+        let field = value.as_ref().map(|value| Field { span: 0..0, ..Field::new(self.name, value, source) });
         let read = field.and_then(|field| read(&field));
         // Cannot happen: a test reads every section without its keys.
         read.unwrap_or_else(|| unreachable!("the default of `{}` is valid", self.name))
@@ -127,7 +126,7 @@ impl<T> Setting<T> {
 
     /// The table that the value or its elements are.
     pub(super) fn table(&self) -> &'static Table {
-        self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
+        self.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
     }
 
     /// The key with its example, as a line of the file.
@@ -142,18 +141,7 @@ impl<T> Setting<T> {
 
 impl<T: Copy + PartialEq> Setting<T> {
     pub(in crate::config) fn word(&self, value: T) -> &'static str {
-        self.kind.words.iter().find(|(_, one)| *one == value).map_or("", |(word, _)| word)
-    }
-}
-
-impl<T> Kind<T> {
-    /// The same kind, where a change needs a restart.
-    pub(in crate::config) const fn at_start(self) -> Self {
-        Self { at_start: true, ..self }
-    }
-
-    pub(in crate::config) const fn required(self) -> Self {
-        Self { required: true, ..self }
+        self.words.iter().find(|(_, one)| *one == value).map_or("", |(word, _)| word)
     }
 }
 
@@ -179,9 +167,9 @@ macro_rules! tables {
             $($(#[doc = $help])+ pub(in crate::config) static $key: $crate::config::read::Setting<$value> = $crate::config::read::Setting {
                 name: $crate::config::read::name(stringify!($key)),
                 help: concat!($($help),+),
-                kind: $kind,
                 default: concat!($(stringify!($default))?),
                 example: concat!($(stringify!($example))?),
+                ..$kind
             };)*
 
             pub(in crate::config) static TABLE: $crate::config::read::Table = $crate::config::read::Table {

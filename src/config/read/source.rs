@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(in crate::config) struct Source<'a> {
     pub(in crate::config) sections: Cell<&'static [&'static str]>,
     /// Places of secrets, which messages hide.
     secrets: RefCell<Vec<Range<usize>>>,
+    /// The addresses of listeners.
+    bound: RefCell<Vec<(SocketAddr, Range<usize>)>>,
 }
 
 impl<'a> Source<'a> {
@@ -52,6 +55,7 @@ impl<'a> Source<'a> {
             at_start: RefCell::default(),
             sections: Cell::default(),
             secrets: RefCell::default(),
+            bound: RefCell::default(),
         }
     }
 
@@ -99,6 +103,21 @@ impl<'a> Source<'a> {
     /// Records the place of a secret, which no message shows.
     pub(in crate::config) fn hide(&self, span: Range<usize>) {
         self.secrets.borrow_mut().push(span);
+    }
+
+    /// Records the address of a listener. Reports it if another listener has the port on this address, or if one of them has it on
+    /// the wildcard address.
+    pub(in crate::config) fn bind(&self, address: SocketAddr, span: Range<usize>) {
+        let clashes = |(earlier, _): &&(SocketAddr, Range<usize>)| {
+            let is_wild = earlier.ip().is_unspecified() || address.ip().is_unspecified();
+            let is_shared = earlier.ip() == address.ip() || (earlier.is_ipv4() == address.is_ipv4() && is_wild);
+            earlier.port() == address.port() && address.port() != 0 && is_shared
+        };
+        if let Some((earlier, at)) = self.bound.borrow().iter().find(clashes) {
+            let message = format!("{address} is already in use by {earlier} {}", self.elsewhere(at.start));
+            self.report(span.clone(), message, "give one of the listeners another port");
+        }
+        self.bound.borrow_mut().push((address, span));
     }
 
     pub(in crate::config) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {

@@ -75,8 +75,8 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
         section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
         let table = section.table(answers)?;
         return match answers.name == route::respond.name {
-            true => Some(answer_itself(table)),
-            false => redirect::read(table, path).map(Action::Redirect),
+            true => Some(answer_itself(&table)),
+            false => redirect::read(&table, path).map(Action::Redirect),
         };
     }
     if strip.is_some() && rewrite.is_some() {
@@ -98,10 +98,9 @@ pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>, named: &Na
     })
 }
 
-fn answer_itself(section: Section<'_>) -> Action {
+fn answer_itself(section: &Section<'_>) -> Action {
     let status = section.read(&respond::status);
-    let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
-    section.close();
+    let (body, content_type) = content::read(section, &respond::body, &respond::content_type, status);
     Action::Respond { status, body, content_type }
 }
 

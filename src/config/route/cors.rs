@@ -99,7 +99,7 @@ tables! {
 }
 
 /// `route_methods` are the methods of the route, if they have no error.
-pub(super) fn read(section: Section<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
+pub(super) fn read(section: &Section<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
     let origins = section.needed(&keys::origins).and_then(|field| origins(&field));
     let route_methods = route_methods.filter(|methods| !methods.is_empty());
     let methods = match section.field(&keys::methods) {
@@ -112,7 +112,6 @@ pub(super) fn read(section: Section<'_>, route_methods: Option<&[Method]>) -> Op
     let expose = names(&keys::expose, "list the headers that pages may read");
     let credentials = section.read(&keys::credentials);
     let max_age = section.given(&keys::max_age);
-    section.close();
     let origins = origins?;
     if credentials {
         check_trusted(&origins);

@@ -190,7 +190,6 @@ impl Changeable {
         let (set, add) = (listed(&keys::set), listed(&keys::add));
         let remove =
             section.field(&keys::remove).map_or(Some(Vec::new()), |field| self.removed(&field, set.as_deref()));
-        section.close();
         Some(HeaderChanges { set: set?, add: add?, remove: remove? })
     }
 

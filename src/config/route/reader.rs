@@ -31,13 +31,13 @@ pub(in crate::config) fn read(
     // There may be very many routes, and a vector that grows takes up to twice the memory.
     let mut routes = Vec::with_capacity(sections.size_hint().1.unwrap_or_default());
     let mut earlier = HashMap::new();
-    routes.extend(sections.filter_map(|section| route(section, named, server, &mut earlier)));
+    routes.extend(sections.filter_map(|section| route(&section, named, server, &mut earlier)));
     routes
 }
 
 /// `earlier` has which requests the routes before it match, and where these routes are.
 fn route(
-    section: Section<'_>,
+    section: &Section<'_>,
     named: &Named<'_>,
     server: &Server,
     earlier: &mut HashMap<String, usize>,
@@ -54,9 +54,9 @@ fn route(
     let scheme = section.given(&route::scheme);
     if let (Some(host), Some(path), Some(methods), Some(headers)) = (&host, &path, &methods, &headers) {
         let requests = format!("{} {scheme:?}", requests(host, path, ignore_case, methods, headers));
-        check_distinct(requests, &section, earlier);
+        check_distinct(requests, section, earlier);
     }
-    let action = action::read(&section, path.as_ref(), named);
+    let action = action::read(section, path.as_ref(), named);
     let limits = section.field(&route::limits).map(|field| limits(&field, path.as_ref(), named)).unwrap_or_default();
     let max_body_size = section.given(&route::max_body_size).unwrap_or(server.max_body_size);
     let body_timeout = section.given(&route::body_timeout).unwrap_or(server.body_timeout);
@@ -77,10 +77,9 @@ fn route(
     }
     let priority = section.given(&route::priority).unwrap_or(DEFAULT_PRIORITY);
     let cors = section.table(&route::cors).and_then(|table| {
-        cors::check(&section, headers.as_deref(), response_headers.as_ref());
-        cors::read(table, methods.as_deref())
+        cors::check(section, headers.as_deref(), response_headers.as_ref());
+        cors::read(&table, methods.as_deref())
     });
-    section.close();
     Some(Route {
         host: host?,
         path: path?,

@@ -45,14 +45,13 @@ tables! {
 }
 
 /// `path` is that of the route, if it has no error.
-pub(super) fn read(section: Section<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
+pub(super) fn read(section: &Section<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
     let status = section.read(&keys::status);
     if let Some(field) = section.field(&keys::status).filter(|_| !STATUSES.contains(&status.as_u16())) {
         let message = format!("{} is not the status of a redirect", status.as_u16());
         field.report(message, "allowed: 301, 302, 303, 307, 308");
     }
     let to = section.needed(&keys::to);
-    section.close();
     let (to, path) = (to?, path?);
     let parts = to.parse(|text| parts(text, path))?;
     Some(Redirect { to: Template { text: to.text()?.to_owned(), parts }, status })

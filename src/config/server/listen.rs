@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::keys as server;
 use crate::config::kinds::{flag, text};
-use crate::config::read::{Field, Section, Shape, Source, Wrong, tables};
+use crate::config::read::{Field, Section, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::values;
 use crate::net::Traffic;
@@ -42,14 +42,8 @@ tables! {
     }
 }
 
-/// The list may be empty if `has_others`. A listener without `tls` speaks TLS if there is a `[server.tls]`. All addresses, with
-/// their places in the file, are added to `bound`.
-pub(super) fn read(
-    section: &Section<'_>,
-    tls: Option<&Field<'_>>,
-    has_others: bool,
-    bound: &mut Vec<(SocketAddr, Range<usize>)>,
-) -> Vec<Listener> {
+/// The list may be empty if `has_others`. A listener without `tls` speaks TLS if there is a `[server.tls]`.
+pub(super) fn read(section: &Section<'_>, tls: Option<&Field<'_>>, has_others: bool) -> Vec<Listener> {
     let given = section.field(&server::listen);
     let is_given = given.is_some();
     if let Some(field) = given.filter(|field| !has_others && field.is_list())
@@ -59,8 +53,8 @@ pub(super) fn read(
         field.report("there is nothing to listen on", help);
     }
     let read = section.read_as(&server::listen, |field| Some(listeners(field, tls.is_some())));
-    if is_given {
-        bound.extend(read.iter().map(|(listener, span)| (listener.address, span.clone())));
+    for (listener, span) in read.iter().filter(|_| is_given) {
+        section.source.bind(listener.address, span.clone());
     }
     let listeners: Vec<_> = read.into_iter().map(|(listener, _)| listener).collect();
     if let Some(tls) = tls
@@ -94,7 +88,6 @@ fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)
     let address = section.needed(&listener::address);
     let tls = section.field(&listener::tls);
     let speaks_tls = tls.as_ref().and_then(Field::boolean).unwrap_or(has_tls);
-    section.close();
     if let Some(tls) = tls.filter(|_| speaks_tls && !has_tls) {
         tls.report("this listener has no certificate", "add [server.tls] with its certificates, or write tls = false");
     }
@@ -115,20 +108,4 @@ pub(super) fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
     }
     let most = field.integer(1..=MOST_CONNECTIONS).and_then(|most| usize::try_from(most).ok());
     most.map(MaxConnections::Number)
-}
-
-/// Checks that no two listeners share a port on the same address, or on an address and the wildcard address.
-pub(in crate::config) fn check_addresses(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
-    for (index, (address, span)) in listeners.iter().enumerate() {
-        let clash = |earlier: &&(SocketAddr, Range<usize>)| {
-            let (a, b) = (earlier.0, *address);
-            let both = a.ip() == b.ip()
-                || (a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified()));
-            a.port() == b.port() && a.port() != 0 && both
-        };
-        if let Some((earlier, at)) = listeners[..index].iter().find(clash) {
-            let message = format!("{address} is already in use by {earlier} {}", source.elsewhere(at.start));
-            source.report(span.clone(), message, "give one of the listeners another port");
-        }
-    }
 }

@@ -60,7 +60,7 @@ pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &Sys
         username: username.unwrap_or_default(),
         password: SecretText::new(password.unwrap_or_default()),
         database: section.read(&keys::database),
-        tls: tls.and_then(|(section, servers)| read_tls(Some(section), &servers, system)).map(Box::new),
+        tls: tls.and_then(|(section, servers)| read_tls(Some(&section), &servers, system)).map(Box::new),
         sentinels: sentinels
             .map(|field| addresses(&field, &keys::sentinels, SENTINEL_PORT, "each sentinel has one vote"))
             .unwrap_or_default(),

@@ -6,10 +6,9 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 
 use super::{MOST_IN_FLIGHT, keys as upstream};
-use crate::config::kinds::{LONGEST, STATUS, WAIT, number, shaped, share, size, text, wait};
-use crate::config::read::{Section, Shape, Wrong, tables};
+use crate::config::kinds::{LONGEST, WAIT, number, share, size, statuses, text, wait};
+use crate::config::read::{Section, Wrong, tables};
 use crate::config::report::quoted;
-use crate::config::values;
 
 /// Which requests are sent again to another server.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +74,7 @@ tables! {
         /// The largest share of requests that the gateway sends again.
         budget: u32 = share(), 0.2;
         /// The gateway sends a request again after these responses.
-        status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503"];
+        status: Vec<RangeInclusive<u16>> = statuses(0), [] => ["502", "503"];
         /// Larger bodies are not kept, so not sent again.
         max_body: usize = size(0..=16 << 20), "64KiB";
     }
@@ -97,7 +96,7 @@ tables! {
         /// The longest time of a check.
         timeout: Duration = wait(WAIT), "1s";
         /// The statuses of a healthy server's answer.
-        status: () = shaped(Shape::List(STATUS, 1, 64)), ["2xx"];
+        status: Vec<RangeInclusive<u16>> = statuses(1), ["2xx"];
         /// After this many good checks in a row, a server gets requests again.
         healthy_after: u32 = number(1, 100), 2;
         /// After this many failed checks in a row, a server gets no requests.
@@ -110,7 +109,7 @@ tables! {
         /// `status`.
         failures: u32 = number(1, 1000), 5;
         /// Answers that count as failures of the server. Others are the application's own.
-        status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503", "504"];
+        status: Vec<RangeInclusive<u16>> = statuses(0), [] => ["502", "503", "504"];
         /// How long the first ejection lasts; this doubles each time.
         r#for: Duration = wait(WAIT), "10s";
         /// The longest time of an ejection; at least `for`.
@@ -121,14 +120,12 @@ tables! {
 /// Reads `retries` and `[upstreams.NAME.retry]`.
 pub(super) fn retry(section: &Section<'_>) -> Retry {
     let own = section.table_or_empty(&upstream::retry);
-    let retry = Retry {
+    Retry {
         retries: section.read(&upstream::retries),
         budget: own.read(&retry::budget),
-        statuses: own.read_as(&retry::status, |field| values::statuses(field, &retry::status)),
+        statuses: own.read(&retry::status),
         max_body: own.read(&retry::max_body),
-    };
-    own.close();
-    retry
+    }
 }
 
 /// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`.
@@ -137,7 +134,7 @@ pub(super) fn overload(name: &str, section: &Section<'_>) -> Overload {
     let title = format!("[upstreams.{name}.adaptive]");
     let help = format!("write adaptive = true, or {title} with `min` and `max` below");
     let adaptive = section.read_as(&upstream::adaptive, |field| {
-        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.map(adaptive_bounds))
+        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.as_ref().map(adaptive_bounds))
     });
     let (max_waiting, max_wait) = (section.read(&upstream::max_waiting), section.read(&upstream::max_wait));
     if adaptive.is_some() && max_in_flight.is_some() {
@@ -154,7 +151,7 @@ pub(super) fn overload(name: &str, section: &Section<'_>) -> Overload {
     Overload { max_in_flight, adaptive, max_waiting, max_wait }
 }
 
-fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
+fn adaptive_bounds(section: &Section<'_>) -> AdaptiveBounds {
     let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
     // If only one bound is written, it overrides the default of the other.
     let bounds = AdaptiveBounds {
@@ -164,22 +161,19 @@ fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
     if bounds.max < bounds.min {
         section.refuse(&[adaptive::max.name], "is smaller than `min`", "make it at least as large");
     }
-    section.close();
     bounds
 }
 
-pub(super) fn health_check(section: Section<'_>) -> HealthCheck {
+pub(super) fn health_check(section: &Section<'_>) -> HealthCheck {
     let path = section.needed(&health::path);
-    let check = HealthCheck {
+    HealthCheck {
         path: path.and_then(|field| field.parse(check_path)).unwrap_or_default(),
         interval: section.read(&health::interval),
         timeout: section.read(&health::timeout),
-        statuses: section.read_as(&health::status, |field| values::statuses(field, &health::status)),
+        statuses: section.read(&health::status),
         healthy_after: section.read(&health::healthy_after),
         unhealthy_after: section.read(&health::unhealthy_after),
-    };
-    section.close();
-    check
+    }
 }
 
 /// The path of a health check, perhaps with a query.
@@ -197,20 +191,18 @@ pub(super) fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
     let title = format!("[upstreams.{name}.eject]");
     let help = format!("write eject = false, or {title} with `failures` and the like below");
     section.read_as(&upstream::eject, |field| {
-        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.map(ejection_rules))
+        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.as_ref().map(ejection_rules))
     })
 }
 
-fn ejection_rules(section: Section<'_>) -> Ejection {
-    let (failures, first) = (section.read(&eject::failures), section.read(&eject::r#for));
+fn ejection_rules(section: &Section<'_>) -> Ejection {
+    let first = section.read(&eject::r#for);
     let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));
     if longest < first {
         let help = "make it at least as long: an ejection lasts `for` at first";
         section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
     }
-    let statuses = section.read_as(&eject::status, |field| values::statuses(field, &eject::status));
-    section.close();
-    Ejection { failures, statuses, first, longest }
+    Ejection { failures: section.read(&eject::failures), statuses: section.read(&eject::status), first, longest }
 }
 
 #[cfg(test)]

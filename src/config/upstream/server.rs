@@ -65,7 +65,6 @@ pub(super) fn read(field: &Field<'_>) -> Option<UpstreamServer> {
     let url = section.needed(&keys::url);
     let address = url.and_then(|field| field.hiding_query().parse(address));
     let weight = section.read(&keys::weight);
-    section.close();
     Some(UpstreamServer { address: address?, weight })
 }
 
@@ -177,17 +176,14 @@ tables! {
 
 /// For an upstream with `https://` servers, which are written in `servers`; `None` after an error.
 pub(in crate::config) fn read_tls(
-    section: Option<Section<'_>>,
+    section: Option<&Section<'_>>,
     servers: &Field<'_>,
     system: &SystemAuthorities,
 ) -> Option<UpstreamTls> {
-    let field = |key| section.as_ref().and_then(|section| section.field(key));
+    let field = |key| section.and_then(|section| section.field(key));
     let (ca, name) = (field(&tls::ca), field(&tls::server_name));
     let server_name = name.and_then(|field| field.parse(server_name));
-    let (certificate, identity) = section.as_ref().and_then(certificate).unzip();
-    if let Some(section) = section {
-        section.close();
-    }
+    let (certificate, identity) = section.and_then(certificate).unzip();
     let (ca, settings) = system.connector(ca.as_ref(), servers, identity)?;
     Some(UpstreamTls { ca, server_name, certificate, settings })
 }
