@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{self, Client, Control, Gateway, Valkey, until};
+use crate::harness::{self, Client, Gateway, Valkey, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const REJECT: &str = "timeout = \"5s\"\non_error = \"reject\"";

@@ -186,7 +186,7 @@ mod tests {
             b"$3\r\nabcde",
             b"_0\r\n",
             b":1\n",
-            &[b'+'; LONGEST_LINE],
+            &b"+".repeat(LONGEST_LINE),
             &b"*1\r\n".repeat(100_000),
             &b"*1\r\n".repeat(DEEPEST + 1),
         ] {
