@@ -191,7 +191,7 @@ impl Load {
         let longest = self.longest.load(Ordering::Relaxed);
         if longest > 0 {
             let groups = counts.by_group.get_or_init(|| Box::new(from_fn(|_| Timed::default())));
-            groups.iter().nth(client.group()).iter().for_each(|timed| timed.add(1, micros.min(longest)));
+            groups.get(client.group()).iter().for_each(|timed| timed.add(1, micros.min(longest)));
         }
     }
 

@@ -119,7 +119,7 @@ impl RetryBudget {
         let by_share = requests.saturating_sub(before).saturating_mul(u64::from(share)) / 1000;
         let allowed = by_share.max(FEWEST);
         let all: u64 = self.seconds.iter().flat_map(|second| second.retries).map(u64::from).sum();
-        let retries_of = |second: &Second| second.retries.iter().nth(client.group()).copied().unwrap_or_default();
+        let retries_of = |second: &Second| second.retries.get(client.group()).copied().unwrap_or_default();
         let own: u64 = self.seconds.iter().map(|second| u64::from(retries_of(second))).sum();
         let is_allowed = all < allowed && (is_alone || own < allowed / 2);
         let last = self.seconds.back_mut().filter(|_| is_allowed);
