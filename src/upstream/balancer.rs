@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 
 use super::endpoint::Endpoint;
 use super::health::Availability;
+use crate::base::clock::Monotonic;
 use crate::config::{Balance, Overload};
 use rendezvous::Rendezvous;
 
@@ -83,6 +84,12 @@ impl Balancer {
 
     pub(super) fn endpoints(&self) -> Vec<Weighted> {
         self.candidates.load().all.clone()
+    }
+
+    /// The clients for which an endpoint has lately worked, as bits.
+    pub(super) fn served_lately(&self, now: Monotonic) -> u64 {
+        let current = self.candidates.load();
+        current.all.iter().fold(0, |clients, weighted| clients | weighted.endpoint.state.load.served_lately(now))
     }
 
     pub(super) fn has_other(&self, than: &Endpoint) -> bool {

@@ -193,7 +193,7 @@ impl<'a> Attempts<'a> {
         if ending == Ending::Final {
             return None;
         }
-        let Upstream { config: config::Upstream { retry, .. }, balancer, state, .. } = self.upstream;
+        let Upstream { config: config::Upstream { retry, .. }, balancer, .. } = self.upstream;
         let progress = self.request.progress;
         if ending.is_unprocessed() {
             progress.is_begun.set(self.was_begun);
@@ -212,7 +212,7 @@ impl<'a> Attempts<'a> {
             has_other,
             retries: retry.retries - self.retries,
         };
-        let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
+        let again = ending.again(situation, || self.may_retry())?;
         if again == Resend::SameServer {
             self.is_repeated = true;
             self.tried.pop();
@@ -220,6 +220,14 @@ impl<'a> Attempts<'a> {
         self.retries += u32::from(again == Resend::Retry);
         self.body.rewind();
         Some(again)
+    }
+
+    /// Whether the budget allows one more retry. Takes it then.
+    fn may_retry(&self) -> bool {
+        let Upstream { config, balancer, state, .. } = self.upstream;
+        let (client, now) = (self.request.client_bit(), clock::monotonic());
+        let is_alone = balancer.served_lately(now) & !client.0 == 0;
+        state.take_retry(config.retry.budget, client, is_alone, now)
     }
 }
 

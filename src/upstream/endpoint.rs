@@ -16,6 +16,7 @@ use tokio::sync::futures::Notified;
 
 use super::connection_limits::Places;
 use super::endpoint_state::EndpointState;
+use super::load::ClientBit;
 use super::resend::RetryBudget;
 use crate::base::clock::Monotonic;
 use crate::base::metrics::HistogramSnapshot;
@@ -212,9 +213,10 @@ impl UpstreamState {
         self.budget.lock().observe(now.seconds(), self.requests.load(Ordering::Relaxed));
     }
 
-    /// Whether one more request may be sent again. At most `share` of all may be, in thousandths.
-    pub(super) fn take_retry(&self, share: u32, now: Monotonic) -> bool {
-        let is_allowed = self.budget.lock().take(now.seconds(), self.requests.load(Ordering::Relaxed), share);
+    /// Whether one more request of this client may be sent again. At most `share` of all may be, in thousandths.
+    pub(super) fn take_retry(&self, share: u32, client: ClientBit, is_alone: bool, now: Monotonic) -> bool {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let is_allowed = self.budget.lock().take(now.seconds(), requests, share, client, is_alone);
         let counter = if is_allowed { &self.retries } else { &self.refused_retries };
         counter.fetch_add(1, Ordering::Relaxed);
         is_allowed

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::health::{Availability, Health};
 use super::load::{ClientBit, Load};
-use super::overload::gradient::{GradientLimit, Sample};
+use super::overload::gradient::{GradientLimit, Samples};
 use crate::base::clock::Monotonic;
 use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 
@@ -84,6 +84,13 @@ impl EndpointState {
         failing.count_ones() > (self.load.served_lately(now) & !failing).count_ones()
     }
 
+    /// Whether the failures in a row may be the fault of their only client, because servers of the upstream have lately answered
+    /// others, `served`.
+    pub(super) fn is_doubted(&self, served: u64) -> bool {
+        let failing = self.failing.load(Ordering::Relaxed);
+        failing.count_ones() < 2 && served & !failing != 0
+    }
+
     /// Records a response that counts as a failure, but shows that the server works.
     pub(super) fn answered_in_vain(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
@@ -114,11 +121,14 @@ impl EndpointState {
         self.publish(&health);
     }
 
-    /// Ends an ejection that is over, and records whether the endpoint `is_checked`.
-    pub(super) fn advance(&self, is_checked: bool, now: Monotonic) {
+    /// Ends an ejection that is over or is doubted, and records whether the endpoint `is_checked`. Servers of its upstream have
+    /// lately answered the clients `served`.
+    pub(super) fn advance(&self, is_checked: bool, served: u64, now: Monotonic) {
         let mut health = self.health.lock();
         health.set_checked(is_checked);
-        health.advance(now);
+        if health.advance(self.is_doubted(served), now) {
+            self.failing.store(0, Ordering::Relaxed);
+        }
         self.publish(&health);
     }
 
@@ -150,7 +160,7 @@ impl EndpointState {
 pub(super) struct AdaptiveLimit {
     limit: AtomicUsize,
     /// The rule, and what was measured when it was applied last.
-    gradient: Mutex<(GradientLimit, Option<Sample>)>,
+    gradient: Mutex<(GradientLimit, Option<Samples>)>,
 }
 
 impl Default for AdaptiveLimit {
@@ -167,10 +177,12 @@ impl AdaptiveLimit {
     }
 
     pub(super) fn advance(&self, load: &Load, bounds: AdaptiveBounds, now: Monotonic) {
-        let work = load.work();
+        let work = load.work_by_group();
         let (gradient, before) = &mut *self.gradient.lock();
-        let new = work.since(before.replace(work).unwrap_or(work));
-        gradient.observe(new, load.in_flight(), bounds, now);
+        let mut new = work;
+        let before = before.replace(work).unwrap_or(work);
+        new.iter_mut().zip(before).for_each(|(new, before)| *new = new.since(before));
+        gradient.observe(&new, load.in_flight(), bounds, now);
         load.cut_at(gradient.longest());
         self.limit.store(gradient.limit(bounds), Ordering::Relaxed);
     }
@@ -200,7 +212,7 @@ mod tests {
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
         assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
         assert_eq!(failed(), 2, "a request that was sent before");
-        state.advance(false, now.after(EJECTION.first));
+        state.advance(false, 0, now.after(EJECTION.first));
         assert_eq!(failed(), 3, "the next failure after the return");
     }
 
@@ -221,5 +233,28 @@ mod tests {
         state.failed(one);
         assert!(!state.fails_for_most(at(11)));
         assert!(state.fails_for_most(at(20)), "that was long ago");
+    }
+
+    #[test]
+    fn one_client_takes_no_server_away_once_others_are_answered() {
+        let state = EndpointState::new(false, 2);
+        let (now, [one, other]) = (Monotonic::from_micros(0), [1, 2].map(ClientBit));
+        (0..3).for_each(|_| _ = state.failed(one));
+        assert!(state.fails_for_most(now) && !state.is_doubted(0), "it is the only client");
+        state.eject(&EJECTION, now);
+        state.advance(false, one.0, now);
+        assert_eq!(state.availability(), Availability::Ejected);
+        state.advance(false, other.0, now);
+        assert_eq!(state.availability(), Availability::Available, "another server answers another client");
+        state.failed(one);
+        assert!(state.is_doubted(other.0));
+        state.failed(other);
+        assert!(!state.is_doubted(4) && state.fails_for_most(now), "it fails for both");
+        state.eject(&EJECTION, now);
+        state.advance(false, 4, now);
+        assert_eq!(state.availability(), Availability::Ejected);
+        state.advance(false, 4, now.after(2 * EJECTION.first));
+        state.failed(one);
+        assert!(state.is_doubted(4), "after its return, it is judged anew");
     }
 }

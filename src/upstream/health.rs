@@ -99,10 +99,13 @@ impl Health {
         time
     }
 
-    pub(super) fn advance(&mut self, now: Monotonic) {
-        if self.ejected_until.is_some_and(|until| now >= until) {
+    /// Returns whether an ejection has ended, because it is over or `is_doubted`.
+    pub(super) fn advance(&mut self, is_doubted: bool, now: Monotonic) -> bool {
+        let ends = self.ejected_until.is_some_and(|until| is_doubted || now >= until);
+        if ends {
             (self.ejected_until, self.returned_at) = (None, Some(now));
         }
+        ends
     }
 
     pub(super) fn availability(&self) -> Availability {
@@ -178,10 +181,10 @@ mod tests {
             now = now.after(Duration::from_secs(later));
             let time = health.eject(&EJECTION, now);
             assert_eq!(health.availability(), Availability::Ejected);
-            health.advance(now.after(time.saturating_sub(Duration::from_micros(1))));
+            assert!(!health.advance(false, now.after(time.saturating_sub(Duration::from_micros(1)))));
             assert_eq!(health.availability(), Availability::Ejected);
             now = now.after(time);
-            health.advance(now);
+            assert!(health.advance(false, now));
             assert_eq!(health.availability(), Availability::Available);
             time.as_secs()
         };

@@ -32,8 +32,7 @@ impl InFlight {
     /// The endpoint counts the request already, but the request is not sent yet.
     pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Self {
         let worker = request.client.map_or(0, |client| client.worker);
-        let client = request.client.map_or(ClientBit::OWN, |client| ClientBit::of(client.address.ip()));
-        Self { endpoint, worker, client, waits_since: Cell::new(None), share: None }
+        Self { endpoint, worker, client: request.client_bit(), waits_since: Cell::new(None), share: None }
     }
 
     /// The request is sent, for the first time or again.
@@ -61,7 +60,7 @@ impl InFlight {
     /// The head of its response has come. `is_work` says whether that shows how long the work takes.
     fn answered(&self, is_work: bool, now: Monotonic) {
         let since = self.ends().filter(|_| is_work);
-        self.endpoint.state.load.answered(self.worker, since.map(|since| now.micros_since(since)));
+        self.endpoint.state.load.answered(self.worker, self.client, since.map(|since| now.micros_since(since)));
     }
 
     /// There is no response. Only if the server was too slow, this shows how long the work takes.
@@ -70,7 +69,7 @@ impl InFlight {
         if let UpstreamError::Timeout(limit) = error {
             // The server has not even read the whole request.
             let unread = || clock::micros(*limit);
-            self.endpoint.state.load.unanswered(self.worker, since.map_or_else(unread, micros_since));
+            self.endpoint.state.load.unanswered(self.worker, self.client, since.map_or_else(unread, micros_since));
         }
     }
 
@@ -99,7 +98,7 @@ impl Drop for InFlight {
         if let Some(waited) = self.ends().map(micros_since)
             && load.latency().is_some_and(|latency| waited > clock::micros(latency))
         {
-            load.unanswered(self.worker, waited);
+            load.unanswered(self.worker, self.client, waited);
         }
         load.end();
         self.endpoint.upstream.has_room();
@@ -142,7 +141,11 @@ impl Upstream {
     fn failed_with(&self, endpoint: &Endpoint, client: ClientBit, why: &dyn Display) {
         let (failures, now) = (endpoint.state.failed(client), clock::monotonic());
         let Some(rules) = &self.config.ejection else { return };
-        if failures < rules.failures || !endpoint.state.fails_for_most(now) || !self.balancer.has_other(endpoint) {
+        if failures < rules.failures
+            || !endpoint.state.fails_for_most(now)
+            || endpoint.state.is_doubted(self.balancer.served_lately(now))
+            || !self.balancer.has_other(endpoint)
+        {
             return;
         }
         if let Some(time) = endpoint.state.eject(rules, now) {
@@ -249,7 +252,7 @@ mod tests {
             };
             leave_after(9 * SECOND);
             assert_eq!(load.work().responses, 0, "nothing is known of the server yet");
-            load.answered(0, Some(SECOND));
+            load.answered(0, ClientBit::OWN, Some(SECOND));
             leave_after(0);
             assert_eq!(load.work().responses, 1);
             leave_after(2 * SECOND);

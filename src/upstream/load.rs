@@ -4,11 +4,13 @@
 //! An attempt is measured from the moment at which the server can answer it, because the time before depends on the client, to
 //! the head of its response. Each worker adds to counters of its own. A reader subtracts what it has read before.
 
+use std::array::from_fn;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::overload::gradient::Sample;
+use super::overload::gradient::{Sample, Samples};
 use super::overload::{Window, group_of};
 use crate::base::clock::Monotonic;
 use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
@@ -24,7 +26,7 @@ pub(super) struct Load {
     requests: AtomicU64,
     /// The smoothed time until the head of a response in microseconds; 0 if there was none.
     latency: AtomicU32,
-    /// In microseconds: longer times are cut off in a sum of their own. 0 if nobody needs that.
+    /// In microseconds: longer times are cut off in sums of their own. 0 if nobody needs these.
     longest: AtomicU64,
     workers: PerWorker<Counts>,
 }
@@ -38,8 +40,8 @@ struct Counts {
     latencies: Histogram,
     /// Attempts without a response that show how long one takes at least.
     unanswered: Timed,
-    /// The sum of the times of both, cut off.
-    cut: Counter,
+    /// Both, for each group of clients, with times that are cut off. Made at its first use, because it is large.
+    by_group: OnceLock<Box<[Timed; 64]>>,
     served: Served,
 }
 
@@ -53,6 +55,11 @@ impl ClientBit {
 
     pub(super) fn of(client: IpAddr) -> Self {
         Self(1 << group_of(client, 0, 64))
+    }
+
+    /// Below 64.
+    pub(super) fn group(self) -> usize {
+        self.0.trailing_zeros() as usize
     }
 }
 
@@ -101,7 +108,7 @@ impl Timed {
     }
 
     fn get(&self) -> Sample {
-        Sample { responses: self.0.get(), micros: self.1.get(), cut: 0 }
+        Sample { responses: self.0.get(), micros: self.1.get() }
     }
 }
 
@@ -145,12 +152,12 @@ impl Load {
     }
 
     /// A response has come. `micros` is its time if that shows how long the work takes.
-    pub(super) fn answered(&self, worker: usize, micros: Option<u64>) {
+    pub(super) fn answered(&self, worker: usize, client: ClientBit, micros: Option<u64>) {
         let counts = self.workers.of(worker);
         counts.answered.one();
         let Some(micros) = micros else { return };
         counts.latencies.observe(micros);
-        self.add_cut(counts, micros);
+        self.add_cut(counts, client, micros);
         // Another worker may replace the value at the same time; then one measurement is lost.
         let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
         let smoothed = self.latency.load(Ordering::Relaxed);
@@ -169,10 +176,10 @@ impl Load {
     }
 
     /// An attempt has ended without a response, which would take `micros` at least.
-    pub(super) fn unanswered(&self, worker: usize, micros: u64) {
+    pub(super) fn unanswered(&self, worker: usize, client: ClientBit, micros: u64) {
         let counts = self.workers.of(worker);
         counts.unanswered.add(1, micros);
-        self.add_cut(counts, micros);
+        self.add_cut(counts, client, micros);
     }
 
     /// From now on, times are also added up cut off at this one, which is in microseconds and at least 1.
@@ -180,10 +187,11 @@ impl Load {
         self.longest.store(longest, Ordering::Relaxed);
     }
 
-    fn add_cut(&self, counts: &Counts, micros: u64) {
+    fn add_cut(&self, counts: &Counts, client: ClientBit, micros: u64) {
         let longest = self.longest.load(Ordering::Relaxed);
         if longest > 0 {
-            counts.cut.add(micros.min(longest));
+            let groups = counts.by_group.get_or_init(|| Box::new(from_fn(|_| Timed::default())));
+            groups.get(client.group()).iter().for_each(|timed| timed.add(1, micros.min(longest)));
         }
     }
 
@@ -201,8 +209,16 @@ impl Load {
     /// How long the work takes, or takes at least if there was no response.
     pub(super) fn work(&self) -> Sample {
         let HistogramSnapshot { buckets, micros } = self.latencies();
-        let cut = self.workers.iter().fold(0, |sum: u64, counts| sum.wrapping_add(counts.cut.get()));
-        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros, cut })
+        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros })
+    }
+
+    /// The same for each group of clients, with times that are cut off. Empty as long as nobody has said at which.
+    pub(super) fn work_by_group(&self) -> Samples {
+        let mut samples = [Sample::default(); 64];
+        for groups in self.workers.iter().filter_map(|counts| counts.by_group.get()) {
+            samples.iter_mut().zip(groups.iter()).for_each(|(sample, timed)| *sample = sample.and(timed.get()));
+        }
+        samples
     }
 
     fn sum(&self, of: fn(&Counts) -> Sample) -> Sample {
@@ -281,7 +297,7 @@ mod tests {
         let load = Load::new(2);
         assert_eq!(load.latency(), None);
         let observe = |micros| {
-            load.answered(1, Some(micros));
+            load.answered(1, ClientBit::OWN, Some(micros));
             load.latency().unwrap().as_micros()
         };
         assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
@@ -294,23 +310,37 @@ mod tests {
     fn a_window_has_what_has_changed() {
         let load = Load::new(2);
         let begun = Monotonic::from_micros(u64::from(u32::MAX));
-        load.answered(0, Some(SECOND));
+        load.answered(0, ClientBit::OWN, Some(SECOND));
         let before = read(&load);
         load.waits(0, begun);
         load.waits(1, begun);
         let window = read(&load).window(&before, 0.5, begun.after(Duration::from_secs(2)));
         assert_eq!(window, Window { seconds: 0.5, waiting: (2.0, 4.0), ..Window::default() });
         load.waits_no_more(0, begun);
-        load.answered(0, Some(3 * SECOND));
+        load.answered(0, ClientBit::OWN, Some(3 * SECOND));
         load.waits_no_more(1, begun);
-        load.answered(0, None);
-        load.unanswered(1, 4 * SECOND);
+        load.answered(0, ClientBit::OWN, None);
+        load.unanswered(1, ClientBit::OWN, 4 * SECOND);
         let full = UpstreamLoad { full: 1, ..read(&load) };
         let window = full.window(&before, 0.5, begun);
         assert_eq!(window, Window { seconds: 0.5, answered: 2.0, ended: (2.0, 7.0), full: 1.0, ..Window::default() });
-        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND, cut: 0 });
+        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND });
         assert_eq!(read(&load).window(&read(&load), 0.5, begun), Window { seconds: 0.5, ..Window::default() });
         let window = read(&load).window(&UpstreamLoad::default(), 0.5, begun);
         assert_eq!(window, Window { seconds: 0.5, ..Window::default() }, "an endpoint that is new");
+    }
+
+    #[test]
+    fn the_work_of_each_group_of_clients_is_cut_off() {
+        let load = Load::new(2);
+        load.answered(0, ClientBit(1), Some(SECOND));
+        assert_eq!(load.work_by_group(), [Sample::default(); 64], "nobody needs it");
+        load.cut_at(2 * SECOND);
+        load.answered(0, ClientBit(1), Some(SECOND));
+        load.answered(1, ClientBit(1), Some(3 * SECOND));
+        load.unanswered(1, ClientBit(1 << 63), 9 * SECOND);
+        let samples = load.work_by_group();
+        assert_eq!(samples[0], Sample { responses: 2, micros: 3 * SECOND });
+        assert_eq!(samples[63], Sample { responses: 1, micros: 2 * SECOND });
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
+use super::load::ClientBit;
 use crate::base::clock::Monotonic;
 use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR};
 use crate::base::http::request_id::RequestId;
@@ -82,6 +83,10 @@ impl UpstreamRequest<'_> {
     /// `None` if the gateway itself asks.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.client.map(|client| client.address)
+    }
+
+    pub(super) fn client_bit(&self) -> ClientBit {
+        self.address().map_or(ClientBit::OWN, |address| ClientBit::of(address.ip()))
     }
 
     /// The client's address if the client may send many requests at a time. `None` behind a trusted proxy, whose clients share

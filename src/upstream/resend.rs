@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::load::ClientBit;
+
 /// Of the window in which retries are counted.
 const SECONDS: u64 = 10;
 /// How many requests may always be sent again in that time.
@@ -77,7 +79,8 @@ impl Ending {
 /// How many requests may be sent again: a share of all requests of the last ten seconds, and never fewer than three a second.
 ///
 /// Without a bound, an upstream that fails because it is overloaded would get even more requests. The rule is that of Finagle's
-/// retry budgets.
+/// retry budgets. A client with requests that always fail must not use up the budget of others, so while there are others, it
+/// gets at most half.
 #[derive(Debug, Default)]
 pub(super) struct RetryBudget {
     /// The last seconds in which something was recorded, the oldest first.
@@ -89,7 +92,8 @@ struct Second {
     second: u64,
     /// How many requests there had been in all before this second.
     requests_before: u64,
-    retries: u64,
+    /// For each group of clients.
+    retries: [u32; 64],
 }
 
 impl RetryBudget {
@@ -100,23 +104,26 @@ impl RetryBudget {
             self.seconds.pop_back();
         }
         if self.seconds.back().is_none_or(|last| last.second < second) {
-            self.seconds.push_back(Second { second, requests_before: requests, retries: 0 });
+            self.seconds.push_back(Second { second, requests_before: requests, retries: [0; 64] });
         }
         while self.seconds.front().is_some_and(|first| first.second + SECONDS <= second) {
             self.seconds.pop_front();
         }
     }
 
-    /// Whether one more request may be sent again, and counts it then. `requests` is the total so far, and `share` the part of
-    /// them that may be sent again, in thousandths.
-    pub(super) fn take(&mut self, second: u64, requests: u64, share: u32) -> bool {
+    /// Whether one more request of this client may be sent again, and counts it then. `requests` is the total so far, and `share`
+    /// the part of them that may be sent again, in thousandths. The client `is_alone` if no others are answered.
+    pub(super) fn take(&mut self, second: u64, requests: u64, share: u32, client: ClientBit, is_alone: bool) -> bool {
         self.observe(second, requests);
         let before = self.seconds.front().map_or(requests, |first| first.requests_before);
-        let retries: u64 = self.seconds.iter().map(|second| second.retries).sum();
-        let allowed = requests.saturating_sub(before).saturating_mul(u64::from(share)) / 1000;
-        let Some(last) = self.seconds.back_mut().filter(|_| retries < allowed.max(FEWEST)) else { return false };
-        last.retries += 1;
-        true
+        let by_share = requests.saturating_sub(before).saturating_mul(u64::from(share)) / 1000;
+        let allowed = by_share.max(FEWEST);
+        let all: u64 = self.seconds.iter().flat_map(|second| second.retries).map(u64::from).sum();
+        let retries_of = |second: &Second| second.retries.get(client.group()).copied().unwrap_or_default();
+        let own: u64 = self.seconds.iter().map(|second| u64::from(retries_of(second))).sum();
+        let is_allowed = all < allowed && (is_alone || own < allowed / 2);
+        let last = self.seconds.back_mut().filter(|_| is_allowed);
+        last.and_then(|last| last.retries.get_mut(client.group())).map(|retries| *retries += 1).is_some()
     }
 }
 
@@ -187,7 +194,7 @@ mod tests {
     }
 
     fn taken(budget: &mut RetryBudget, second: u64, requests: u64) -> usize {
-        (0..10_000).take_while(|_| budget.take(second, requests, 200)).count()
+        (0..10_000).take_while(|_| budget.take(second, requests, 200, ClientBit::OWN, true)).count()
     }
 
     #[test]
@@ -211,6 +218,21 @@ mod tests {
         assert_eq!(taken(&mut budget, 115, 1000), 100);
     }
 
+    #[test]
+    fn one_client_takes_at_most_half_while_there_are_others() {
+        let mut budget = RetryBudget::default();
+        budget.observe(100, 0);
+        let mut taken = |second, client, is_alone| {
+            let take = |_: &usize| budget.take(second, 1000, 200, ClientBit(client), is_alone);
+            (0..10_000).take_while(take).count()
+        };
+        assert_eq!(
+            [taken(100, 1, false), taken(101, 1, false), taken(101, 2, false), taken(102, 4, false)],
+            [100, 0, 100, 0]
+        );
+        assert_eq!([taken(120, 1, true), taken(120, 2, false)], [30, 0], "nobody has asked before");
+    }
+
     proptest! {
         #[test]
         fn never_more_than_allowed(seconds in prop::collection::vec((0u64..3, 0u64..1000, 0usize..300), 1..40)) {
@@ -222,7 +244,8 @@ mod tests {
                 budget.observe(second, requests);
                 begun.push((second, requests));
                 requests += more;
-                let got = (0..wanted).filter(|_| budget.take(second, requests, 200)).count();
+                let one = |number: usize| ClientBit(1 << (number % 3));
+                let got = (0..wanted).filter(|wanted| budget.take(second, requests, 200, one(*wanted), false)).count();
                 taken.push((second, got));
                 let in_window = |at: u64| at + SECONDS > second;
                 let sum: usize = taken.iter().filter(|(at, _)| in_window(*at)).map(|(_, got)| got).sum();

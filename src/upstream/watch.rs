@@ -136,13 +136,14 @@ impl Upstream {
     fn advance(&self) {
         let now = clock::monotonic();
         self.state.observe(now);
+        let served = self.balancer.served_lately(now);
         for weighted in self.balancer.endpoints() {
             if let Some(bounds) = self.config.overload.adaptive {
                 let state = &weighted.endpoint.state;
                 state.adaptive.advance(&state.load, bounds, now);
             }
             self.change(&weighted.endpoint, "its ejection has ended", |endpoint| {
-                endpoint.state.advance(self.config.health.is_some(), now);
+                endpoint.state.advance(self.config.health.is_some(), served, now);
             });
         }
         // Another snapshot with the same endpoints may have changed them.

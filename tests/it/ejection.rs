@@ -96,6 +96,25 @@ fn one_client_with_requests_that_fail_one_after_the_other_ejects_no_server() {
 }
 
 #[test]
+fn one_client_that_has_ejected_a_server_does_not_keep_it_away_from_others() {
+    let mut victims = Victims::start("", "eject = { for = \"1h\", max_for = \"1h\" }");
+    let mut bad = victims.gateway.client();
+    let ejections = || victims.gateway.metric("gateway_upstream_server_ejections_total");
+    // No others are there.
+    until("a server is ejected", PATIENCE, || {
+        bad.get("/bad").expect_problem(502);
+        ejections() == Some(1.0)
+    });
+    victims.serve_others();
+    victims.gateway.wait_message("a server gets requests");
+    for _ in 0..10 {
+        victims.serve_others();
+        (0..6).for_each(|_| bad.get("/bad").expect_problem(502));
+    }
+    assert_eq!(victims.gateway.metric("gateway_upstream_server_ejections_total"), Some(1.0));
+}
+
+#[test]
 fn a_server_that_fails_for_many_clients_is_ejected_although_it_answers_a_few() {
     let victims = Victims::start("", "balance = \"round-robin\"");
     let ejections = || victims.gateway.metric("gateway_upstream_server_ejections_total").unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Gateway, Upstream, closed_port, reply, until};
+use crate::harness::{Client, Gateway, Upstream, closed_port, reply, until};
 
 /// Everything goes to these servers in turns.
 fn in_turns(addresses: &[std::net::SocketAddr], more: &str) -> String {
@@ -230,6 +230,26 @@ fn the_budget_bounds_what_a_failing_upstream_gets_in_addition() {
 }
 
 #[test]
+fn one_client_with_requests_that_always_fail_leaves_a_part_of_the_budget_to_others() {
+    let servers = [0, 1].map(|_| {
+        Upstream::start(
+            |request| if request.target == "/good" { reply(200, "ok") } else { b"no response\r\n\r\n".to_vec() },
+        )
+    });
+    let more = format!("{NO_EJECTION}\n[upstreams.up.retry]\nbudget = 0.1");
+    let gateway = Gateway::start(&in_turns(&servers.each_ref().map(Upstream::address), &more));
+    let retries = || gateway.metric("gateway_upstream_retries_total");
+    let [mut bad, mut other] = [7, 8].map(|last| Client::connect_from([127, 0, 0, last].into(), gateway.http));
+    for _ in 0..60 {
+        assert_eq!(other.get("/good").status, 200);
+        bad.get("/bad").expect_problem(502);
+    }
+    assert_eq!(retries(), Some(15.0), "half of the thirty that are always allowed");
+    (0..20).for_each(|_| other.get("/bad").expect_problem(502));
+    assert_eq!(retries(), Some(30.0));
+}
+
+#[test]
 fn a_retry_for_which_no_server_has_room_takes_none_of_the_budget() {
     let (go, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
@@ -298,7 +318,7 @@ fn two_servers_of_which_one_is_killed_under_load_fail_no_idempotent_request() {
         .map(|_| {
             let stop = stop.clone();
             std::thread::spawn(move || {
-                let mut client = crate::harness::Client::connect(http);
+                let mut client = Client::connect(http);
                 let mut counts = [0, 0];
                 while !stop.load(Ordering::SeqCst) {
                     counts[usize::from(client.get("/").status != 200)] += 1;

@@ -155,7 +155,7 @@ fn few_keys_move_when_an_endpoint_goes() {
         assert!(if *was == 3 { is != 3 } else { is == *was }, "only its keys move");
     }
     let other = Balancer::new(hash(), UNLIMITED, all.iter().rev().cloned().collect());
-    all[2].endpoint.state.advance(false, Monotonic::from_micros(1 << 40));
+    all[2].endpoint.state.advance(false, 0, Monotonic::from_micros(1 << 40));
     other.refresh();
     assert_eq!(
         (0..5000).map(|key| sent(&other, key).unwrap()).collect::<Vec<_>>(),

@@ -5,8 +5,10 @@
 //! how much may queue. In gradient2, the time without a queue is a long-term mean, which also grows if an overload lasts.
 //! Here it is measured from time to time at two fifths of the limit, as in Envoy's filter for adaptive concurrency.
 //!
-//! The mean is one of times that are cut off where more of them would not lower the limit faster. So a few requests that take very
-//! long, of one client or to one path, do not look like a queue, in which all requests wait.
+//! A response time is the mean of the times of each group of clients, and of these the mean without the highest and the lowest
+//! quarter. So one client does not decide, however many fast or slow requests it sends. Except during a measurement without a
+//! queue, times are cut off where more of them would not lower the limit faster. So a few requests that take very long, of all
+//! clients to one path, do not look like a queue, in which all requests wait.
 
 use std::time::Duration;
 
@@ -24,12 +26,12 @@ const ENOUGH: u64 = 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 /// How often the time without a queue is measured again.
 const PROBED_EVERY: Duration = Duration::from_secs(30);
-/// The earliest probe if the limit has fallen to less than half since the last one: a server may have got slower without a
-/// queue.
+/// The earliest probe if the limit has fallen to less than half since the last one, or as far as it can: a server may have got
+/// slower without a queue.
 const PROBED_AFTER_FALL: Duration = Duration::from_secs(2);
 /// The share of the limit during a probe.
 const PROBED_AT: f64 = 0.4;
-/// If responses take at most so many times as long as without a queue, there is nothing to measure.
+/// If responses take at most so many times as long as without a queue, or as short, there is nothing to measure.
 const NO_QUEUE: f64 = 1.2;
 /// How many responses a probe takes.
 const PROBED: u64 = 50;
@@ -43,19 +45,16 @@ const USED: f64 = 0.5;
 pub struct Sample {
     pub responses: u64,
     pub micros: u64,
-    /// The sum of the same times, of which none counts as more than [`GradientLimit::longest`].
-    pub cut: u64,
 }
+
+/// For each group of clients. No time counts as more than [`GradientLimit::longest`].
+pub type Samples = [Sample; 64];
 
 impl Sample {
     /// The sum of both, which wraps.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self {
-            responses: self.responses.wrapping_add(other.responses),
-            micros: self.micros.wrapping_add(other.micros),
-            cut: self.cut.wrapping_add(other.cut),
-        }
+        Self { responses: self.responses.wrapping_add(other.responses), micros: self.micros.wrapping_add(other.micros) }
     }
 
     /// The difference, which wraps.
@@ -64,7 +63,6 @@ impl Sample {
         Self {
             responses: self.responses.wrapping_sub(before.responses),
             micros: self.micros.wrapping_sub(before.micros),
-            cut: self.cut.wrapping_sub(before.cut),
         }
     }
 }
@@ -75,7 +73,7 @@ pub struct GradientLimit {
     /// The time until a response without a queue, in microseconds.
     unloaded: Option<f64>,
     /// What was measured since the last change of the limit.
-    sample: Sample,
+    samples: Samples,
     since: Option<Monotonic>,
     probe: Probe,
     probed_limit: f64,
@@ -96,7 +94,7 @@ impl Default for GradientLimit {
         Self {
             limit: FIRST,
             unloaded: None,
-            sample: Sample::default(),
+            samples: [Sample::default(); 64],
             since: None,
             probe: Probe::Last(Monotonic::from_micros(0)),
             probed_limit: FIRST,
@@ -117,43 +115,46 @@ impl GradientLimit {
     /// In microseconds, at least 1. If all responses take so long, the limit falls as fast as it can.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and saturates")]
     pub fn longest(&self) -> u64 {
-        self.unloaded.map_or(u64::MAX, |unloaded| (unloaded * TOLERANCE / LOWEST) as u64).max(1)
+        match (self.probe, self.unloaded) {
+            (Probe::Last(_), Some(unloaded)) => ((unloaded * TOLERANCE / LOWEST) as u64).max(1),
+            _ => u64::MAX,
+        }
     }
 
     /// `new` has the responses since the last call.
-    #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
-    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: AdaptiveBounds, now: Monotonic) {
+    #[expect(clippy::cast_precision_loss, reason = "times are short, and bounds small")]
+    pub fn observe(&mut self, new: &Samples, in_flight: usize, bounds: AdaptiveBounds, now: Monotonic) {
         let since = *self.since.get_or_insert(now);
-        self.sample.responses += new.responses;
-        self.sample.micros = self.sample.micros.saturating_add(new.micros);
-        self.sample.cut = self.sample.cut.saturating_add(new.cut);
+        self.samples.iter_mut().zip(new).for_each(|(sample, new)| *sample = sample.and(*new));
+        let responses = self.samples.iter().map(|sample| sample.responses).sum::<u64>();
         let age = Duration::from_micros(now.micros_since(since));
         match self.probe {
             Probe::Emptying(until) => {
                 // Earlier requests have waited in the queue.
-                if in_flight <= self.limit(bounds) && age >= self.mean() || now >= until {
+                if in_flight <= self.limit(bounds) && age.as_micros() as f64 >= self.measured() || now >= until {
                     self.probe = Probe::Measuring(now.after(LONGEST_PROBE));
                     self.restart(now);
                 }
             }
             Probe::Measuring(until) => {
-                if self.sample.responses >= PROBED || now >= until {
+                if responses >= PROBED || now >= until {
                     self.probed_limit = self.limit;
-                    if self.sample.responses >= ENOUGH {
-                        self.unloaded = Some(self.sample.cut as f64 / self.sample.responses as f64);
+                    if responses > 0 {
+                        self.unloaded = Some(self.measured());
                     }
                     self.probe = Probe::Last(now);
                     self.restart(now);
                 }
             }
             Probe::Last(last) => {
-                let is_enough = self.sample.responses >= ENOUGH || age >= LONG_ENOUGH;
-                if self.sample.responses == 0 || !is_enough {
+                let is_enough = responses >= ENOUGH || age >= LONG_ENOUGH;
+                if responses == 0 || !is_enough {
                     return;
                 }
-                let has_queue = self.update(age, bounds);
-                let pause = if self.limit < self.probed_limit / 2.0 { PROBED_AFTER_FALL } else { PROBED_EVERY };
-                if has_queue && now >= last.after(pause) {
+                let is_new = self.update(age, bounds);
+                let has_fallen = self.limit < self.probed_limit / 2.0 || self.limit <= bounds.min as f64;
+                let pause = if has_fallen { PROBED_AFTER_FALL } else { PROBED_EVERY };
+                if is_new && now >= last.after(pause) {
                     self.probe = Probe::Emptying(now.after(LONGEST_PROBE));
                 }
                 self.restart(now);
@@ -161,14 +162,15 @@ impl GradientLimit {
         }
     }
 
+    /// Returns whether the time without a queue is probably another one than known.
     #[expect(clippy::cast_precision_loss, reason = "limits are small, and times short")]
     fn update(&mut self, age: Duration, bounds: AdaptiveBounds) -> bool {
-        let measured = self.sample.cut as f64 / self.sample.responses as f64;
-        let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
-        self.unloaded = Some(unloaded);
+        let measured = self.measured();
+        let unloaded = *self.unloaded.get_or_insert(measured);
         // By Little's law, the sum of the times by the length of the window is how many were in flight. What is cut off is left
         // out: a queue of the few requests to a slow path must not let the limit grow.
-        let in_flight = self.sample.cut as f64 / (age.as_micros() as f64).max(1.0);
+        let micros = self.samples.iter().map(|sample| sample.micros as f64).sum::<f64>();
+        let in_flight = micros / (age.as_micros() as f64).max(1.0);
         let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(LOWEST, 1.0);
         let is_used = in_flight >= self.limit * USED;
         if gradient < 1.0 || is_used {
@@ -176,14 +178,21 @@ impl GradientLimit {
             self.limit =
                 (if is_used { next } else { next.min(self.limit) }).clamp(bounds.min as f64, bounds.max as f64);
         }
-        measured > unloaded * NO_QUEUE
+        !(unloaded / NO_QUEUE..=unloaded * NO_QUEUE).contains(&measured)
     }
 
-    fn mean(&self) -> Duration {
-        Duration::from_micros(self.sample.micros.checked_div(self.sample.responses).unwrap_or(0))
+    /// The mean of the means of the groups of clients, without the highest and the lowest quarter of these.
+    #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
+    fn measured(&self) -> f64 {
+        let mean = |sample: &Sample| (sample.responses > 0).then(|| sample.micros as f64 / sample.responses as f64);
+        let mut means: Vec<_> = self.samples.iter().filter_map(mean).collect();
+        means.sort_by(f64::total_cmp);
+        let left_out = means.len().div_ceil(4).min(means.len().saturating_sub(1) / 2);
+        let kept = &means[left_out..means.len() - left_out];
+        kept.iter().sum::<f64>() / kept.len().max(1) as f64
     }
 
     fn restart(&mut self, now: Monotonic) {
-        (self.sample, self.since) = (Sample::default(), Some(now));
+        (self.samples, self.since) = ([Sample::default(); 64], Some(now));
     }
 }

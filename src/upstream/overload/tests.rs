@@ -91,49 +91,87 @@ fn a_limit_does_not_drift_while_an_overload_lasts() {
     assert!(long.limit < short.limit * 2 && long.mean_latency() < 0.06, "{short:?} {long:?}");
 }
 
-#[test]
-fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
-    let bounds = AdaptiveBounds { min: 1, max: 1000 };
-    let mut gradient = GradientLimit::default();
-    // A server without a queue that always has as many requests as the limit allows.
-    let mut limits = |millis: u64, from: u64| {
-        let limit = |tick: u64| {
-            let in_flight = gradient.limit(bounds);
-            let responses = in_flight as u64 * 100 / millis;
-            let now = Monotonic::from_micros((from + tick) * 100_000);
-            let (micros, cut) = (responses * millis * 1000, responses * (millis * 1000).min(gradient.longest()));
-            gradient.observe(Sample { responses, micros, cut }, in_flight, bounds, now);
-            gradient.limit(bounds)
+/// A server without a queue, in steps of 100 ms.
+struct Steady {
+    gradient: GradientLimit,
+    millis: u64,
+}
+
+impl Steady {
+    const BOUNDS: AdaptiveBounds = AdaptiveBounds { min: 4, max: 1000 };
+
+    fn new() -> Self {
+        Self { gradient: GradientLimit::default(), millis: 0 }
+    }
+
+    /// `wanted` requests are in flight, or as many as the limit allows. The clients of `groups` groups share them, and each
+    /// takes `takes` milliseconds. Once in each second, another client has some responses that have taken so many
+    /// milliseconds each. Returns the limits of these `seconds`.
+    fn serve(&mut self, seconds: u64, (wanted, groups, takes): (u64, u64, u64), other: (u64, u64)) -> Vec<usize> {
+        let step = |_| {
+            self.millis += 100;
+            let mut samples = [Sample::default(); 64];
+            let longest = self.gradient.longest();
+            let mut add = |group: u64, millis: u64| {
+                let sample = &mut samples[usize::try_from(group).unwrap()];
+                *sample = sample.and(Sample { responses: 1, micros: (millis * 1000).min(longest) });
+            };
+            let in_flight = self.gradient.limit(Self::BOUNDS).min(usize::try_from(wanted).unwrap());
+            let until = |millis: u64| in_flight as u64 * millis / takes;
+            (until(self.millis - 100)..until(self.millis)).for_each(|response| add(response % groups, takes));
+            if self.millis % 1000 == 900 {
+                (0..other.0).for_each(|_| add(63, other.1));
+            }
+            let now = Monotonic::from_micros(self.millis * 1000);
+            self.gradient.observe(&samples, in_flight, Self::BOUNDS, now);
+            self.gradient.limit(Self::BOUNDS)
         };
-        (0..200).map(limit).collect::<Vec<_>>()
-    };
-    let fast = limits(5, 0);
-    assert!(fast.is_sorted_by(|one, next| next * 2 >= *one) && fast[199] > 500, "{fast:?}");
-    let slow = limits(50, 200);
-    assert!(*slow.iter().min().unwrap() < 100, "it looks like a queue at first: {slow:?}");
-    assert!(slow[199] > 300, "it is measured again: {slow:?}");
+        (0..seconds * 10).map(step).collect()
+    }
+}
+
+#[test]
+fn a_limit_follows_a_server_that_gets_slower_or_faster_without_a_queue() {
+    for (groups, before, after) in [(1, 5, 50), (1, 5, 500), (40, 5, 500), (40, 500, 5)] {
+        let mut server = Steady::new();
+        let limits = server.serve(60, (1000, groups, before), (0, 0));
+        assert!(limits.is_sorted_by(|one, next| next * 2 >= *one) && limits[599] > 500, "{limits:?}");
+        let limits = server.serve(60, (1000, groups, after), (0, 0));
+        assert!(limits[599] > 300, "it is measured again: {limits:?}");
+        assert!(after < before || *limits.iter().min().unwrap() < 300, "it looks like a queue at first: {limits:?}");
+        assert_eq!(server.gradient.longest(), after * 3000);
+    }
+    let mut server = Steady::new();
+    server.serve(30, (1000, 40, 5), (0, 0));
+    server.serve(20, (1000, 40, 10_000), (0, 0));
+    let limits = server.serve(20, (1000, 40, 50), (0, 0));
+    assert!(limits[199] > 300, "too few responses came for a probe: {limits:?}");
 }
 
 #[test]
 fn a_client_with_slow_requests_does_not_lower_the_limit() {
-    let bounds = AdaptiveBounds { min: 4, max: 1000 };
-    // Requests of others take 2 ms, and those of one client 2.5 s, for a minute.
-    for (others, slow) in [(30, 4), (30, 8), (130, 16)] {
-        let mut gradient = GradientLimit::default();
-        let (mut lowest, mut highest) = (usize::MAX, 0);
-        gradient.observe(Sample::default(), 0, bounds, Monotonic::from_micros(0));
-        for second in 1..90 {
-            let slow = if second < 30 { 0 } else { slow };
-            let (responses, micros) = (others + slow, others * 2000 + slow * 2_500_000);
-            let cut = others * 2000 + slow * 2_500_000.min(gradient.longest());
-            let now = Monotonic::from_micros(second * 1_000_000);
-            gradient.observe(Sample { responses, micros, cut }, 10, bounds, now);
-            if second >= 30 {
-                lowest = lowest.min(gradient.limit(bounds));
-                highest = highest.max(gradient.limit(bounds));
-            }
-        }
-        assert!(lowest >= 8 && highest <= 20, "{others} {slow}: {lowest} {highest}");
+    for (others, slow) in [((1, 3, 20), (4, 2500)), ((8, 7, 20), (4, 2500)), ((1, 7, 20), (100, 100))] {
+        let mut server = Steady::new();
+        server.serve(30, others, (0, 0));
+        let limits = server.serve(60, others, slow);
+        // A probe lowers it for a moment.
+        let (lowest, highest) = (limits.iter().min().unwrap(), limits.iter().max().unwrap());
+        assert!(*lowest >= 8 && *highest <= 100, "{others:?} {slow:?}: {limits:?}");
+    }
+}
+
+#[test]
+fn a_client_with_fast_requests_does_not_lower_the_limit() {
+    for (others, fast) in [((16, 16, 100), 48), ((16, 16, 100), 100), ((16, 16, 1000), 100), ((8, 5, 2000), 100)] {
+        let mut server = Steady::new();
+        server.serve(30, others, (0, 0));
+        let limits = [server.serve(60, others, (fast, 1)), server.serve(60, others, (0, 0))].concat();
+        let lowest = limits.iter().min().unwrap();
+        assert!(*lowest >= 8, "{others:?} {fast}: {limits:?}");
+        // No others come at night.
+        server.serve(100, (0, 1, 1), (fast, 1));
+        let limits = server.serve(20, others, (0, 0));
+        assert!(limits[100..].iter().all(|limit| *limit >= 16), "it is measured again: {limits:?}");
     }
 }
 

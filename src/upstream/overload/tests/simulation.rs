@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::upstream::overload::rank;
+use crate::upstream::overload::gradient::Samples;
+use crate::upstream::overload::{group_of, rank};
 
 /// How many requests the server works on at the same time, and the mean time for each, in steps.
 const WORKERS: usize = 10;
@@ -121,7 +122,7 @@ struct World {
     arrived: Vec<f64>,
     counts: Window,
     gradient: GradientLimit,
-    sample: Sample,
+    samples: Samples,
     results: Results,
 }
 
@@ -145,7 +146,7 @@ pub(super) fn run(control: Control, load: Load, seconds: u64) -> Results {
         arrived: vec![0.0; RANKS],
         counts: Window::default(),
         gradient: GradientLimit::default(),
-        sample: Sample::default(),
+        samples: [Sample::default(); 64],
         results: Results::default(),
     };
     (0..seconds * 1000).for_each(|_| world.step());
@@ -182,7 +183,8 @@ impl World {
         }
         if self.control.adaptive && self.now.is_multiple_of(ADAPTED_EVERY) {
             let (now, in_flight) = (Monotonic::from_micros(self.now * 1000), self.at_server());
-            self.gradient.observe(std::mem::take(&mut self.sample), in_flight, BOUNDS, now);
+            self.gradient.observe(&self.samples, in_flight, BOUNDS, now);
+            self.samples.fill(Sample::default());
             if self.now > SETTLED {
                 self.results.limit = self.results.limit.max(self.gradient.limit(BOUNDS));
             }
@@ -274,10 +276,9 @@ impl World {
         self.counts.ended.0 += 1.0;
         self.counts.ended.1 += took as f64 / 1000.0;
         if let Some(begun) = self.begun.remove(&request.id) {
-            let micros = (self.now - begun) * 1000;
-            self.sample.responses += 1;
-            self.sample.micros += micros;
-            self.sample.cut += micros.min(self.gradient.longest());
+            let micros = ((self.now - begun) * 1000).min(self.gradient.longest());
+            let group = &mut self.samples[group_of(request.client.into(), 0, 64)];
+            *group = group.and(Sample { responses: 1, micros });
         }
     }
 
