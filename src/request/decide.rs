@@ -80,6 +80,8 @@ pub struct RouteLimit {
     pub is_of_route: bool,
     /// Whether the cost may be known only from the response.
     pub settles: bool,
+    /// See [`config::Limit::charges_in_steps`].
+    pub in_steps: bool,
     pub missing: Missing,
     pub metrics: Arc<LimitMetrics>,
     /// Whether to count which keys come most often.
@@ -241,7 +243,12 @@ impl DecisionInput<'_, '_> {
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
         // Without room for a single byte, a request cannot be served.
-        (cost.max(1), cost)
+        (cost.max(1), if self.charges_in_steps(place) { 0 } else { cost })
+    }
+
+    /// The body passes elsewhere if another proxy asks.
+    fn charges_in_steps(&self, place: usize) -> bool {
+        self.limits[place].in_steps && self.asker.is_none()
     }
 
     /// The use of the limit at this place that the call reports, if it is a report.
