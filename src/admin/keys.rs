@@ -107,7 +107,7 @@ async fn with_key<T>(
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
     let limit = path.limit.find(&config).ok_or_else(|| path.limit.unknown())?;
     let name = &limit.name;
-    let (table, source) = in_force(&snapshot, name)?;
+    let (table, source) = in_force(&snapshot, name).ok_or_else(|| changing(name))?;
     let extractor = KeyExtractor::of_written(limit);
     let written = path.parts(extractor.part_count());
     let text = match limits::mask(view, limit) {
@@ -137,21 +137,21 @@ async fn with_key<T>(
     act(FoundKey { shown: &shown, limit, table, source, parts: &parts, readings: &readings }).await
 }
 
-/// The rates of a limit in this snapshot, and its source of quotas.
-///
-/// # Errors
-/// The response if the snapshot does not have the limit.
-fn in_force<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(&'s RateTable, Option<&'s QuotaSource>), LocalResponse> {
-    let table = snapshot.limits.iter().find(|table| table.name() == name);
-    let source = snapshot.quota_sources.iter().find(|one| one.limit.name == name).map(|one| &*one.source);
-    let changing = || respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}."));
-    Ok((table.ok_or_else(changing)?, source))
+/// The rates of a limit in this snapshot, and its source of quotas. `None` while a reload changes the limit.
+fn in_force<'s>(snapshot: &'s Snapshot, name: &str) -> Option<(&'s RateTable, Option<&'s QuotaSource>)> {
+    let table = snapshot.limits.iter().find(|table| table.name() == name)?;
+    Some((table, snapshot.quota_sources.iter().find(|one| one.limit.name == name).map(|one| &*one.source)))
+}
+
+fn changing(name: &str) -> LocalResponse {
+    respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}."))
 }
 
 /// Shows what a key has used. A change of overrides has replaced the snapshot in which the key was found.
 async fn look_up(view: &View, key: &FoundKey<'_>) -> Result<Value, LocalResponse> {
     let snapshot = view.snapshot.load_full();
-    let (table, source) = in_force(&snapshot, &key.limit.name)?;
+    let name = &key.limit.name;
+    let (table, source) = in_force(&snapshot, name).ok_or_else(|| changing(name))?;
     fullest(view, table, source, key.readings, clock::now()).await
 }
 

@@ -69,7 +69,7 @@ impl ByteLimit {
         let (role, metrics) = (limit.on_limit.role(), limit.metrics.clone());
         let cuts = role == Role::Refuses && costs.iter().any(|cost| cost.on_exhausted == OnExhausted::Cut);
         let open = OpenReservation::new(reserved, if cuts { Beyond::Refused } else { Beyond::Charged });
-        Some(Self { costs, role, metrics, open, step, in_steps: limit.in_steps })
+        Some(Self { costs, role, metrics, open, step, in_steps: limit.charges_in_steps() })
     }
 
     /// What so many bytes of each direction cost.

@@ -230,7 +230,6 @@ impl Snapshot {
                 overflow: pools.of(place),
                 is_of_route: pools.is_of_route(place),
                 settles: pools.settles(place),
-                in_steps: limit.charges_in_steps(),
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows frequent keys.

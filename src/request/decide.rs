@@ -80,8 +80,6 @@ pub struct RouteLimit {
     pub is_of_route: bool,
     /// Whether the cost may be known only from the response.
     pub settles: bool,
-    /// See [`config::Limit::charges_in_steps`].
-    pub in_steps: bool,
     pub missing: Missing,
     pub metrics: Arc<LimitMetrics>,
     /// Whether to count which keys come most often.
@@ -248,7 +246,7 @@ impl DecisionInput<'_, '_> {
 
     /// The body passes elsewhere if another proxy asks.
     fn charges_in_steps(&self, place: usize) -> bool {
-        self.limits[place].in_steps && self.asker.is_none()
+        self.limits[place].charges_in_steps() && self.asker.is_none()
     }
 
     /// The use of the limit at this place that the call reports, if it is a report.
