@@ -183,9 +183,9 @@ fn a_key_can_be_named_as_lists_show_it() {
                     banned["banned_until"].is_string() && banned["rates"][0]["used"] == 1,
                     "{store} {of:?}: {banned}"
                 );
-                let lifted = named("DELETE", &encoded(&bans[0]));
-                assert_eq!(lifted.status, 200, "{store} {of:?}: {}", lifted.text());
-                let left = (&lifted.json()["banned_until"], &lifted.json()["rates"][0]["used"]);
+                let answer = named("DELETE", &encoded(&bans[0]));
+                assert_eq!(answer.status, 200, "{store} {of:?}: {}", answer.text());
+                let left = (&answer.json()["banned_until"], &answer.json()["rates"][0]["used"]);
                 assert_eq!((left.0, left.1), (&json!(null), &json!(0)), "{store} {of:?}");
                 assert_eq!(listed("bans"), bans[1..], "{store} {of:?}");
                 until("the ban is lifted", Duration::from_secs(20), || ask(of) == 200);
