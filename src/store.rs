@@ -48,6 +48,8 @@ pub struct Ask<'a> {
     pub role: Role,
     /// The place of the pool that stands in for the limit if it has no room; `None` if there is none.
     pub overflow: Option<usize>,
+    /// Whether the limit is charged later, in steps: as a pool, too, it only needs room for what the request asks.
+    pub in_steps: bool,
     /// The index of the limit on its route, which is returned with the verdict.
     pub place: usize,
 }
@@ -68,8 +70,8 @@ impl<'a> Ask<'a> {
     /// Needs and is charged `cost`. The caller sets what only a route knows.
     pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
         let (settles, if_abandoned) = (false, IfAbandoned::default());
-        let (held_above, role, overflow) = (None, Role::Refuses, None);
-        Self { limit, key, need: cost, cost, settles, if_abandoned, held_above, role, overflow, place: 0 }
+        let (held_above, role, overflow, in_steps) = (None, Role::Refuses, None, false);
+        Self { limit, key, need: cost, cost, settles, if_abandoned, held_above, role, overflow, in_steps, place: 0 }
     }
 
     /// Whether the ask charges nothing and only checks whether the key is banned.
@@ -317,8 +319,8 @@ impl From<Memory> for Store {
 
 impl Ask<'_> {
     fn terms(&self) -> AskTerms<'_> {
-        let Self { need, cost, role, overflow, place, .. } = *self;
-        AskTerms { limit: self.limit.name(), demand: Demand { need, cost }, role, place, overflow }
+        let Self { need, cost, role, overflow, in_steps, place, .. } = *self;
+        AskTerms { limit: self.limit.name(), demand: Demand { need, cost }, role, place, overflow, in_steps }
     }
 
     /// How full the limit is before the request is charged; 0 if it is never held. The cell must be advanced to `now`.

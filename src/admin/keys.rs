@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use hyper::body::Incoming;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode, percent_decode_str};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -22,8 +22,9 @@ use crate::base::share::share;
 use crate::config::overrides::Allowance;
 use crate::limit::Limit;
 use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::snapshot::Snapshot;
 use crate::request::decide::{RateTable, SelectedRates};
-use crate::request::identify::{KeyExtractor, WrittenKey};
+use crate::request::identify::{KeyExtractor, WrittenKey, key_text};
 use crate::sources::quotas::{CachedQuota, GrantedQuota, QuotaSource};
 use crate::store::{Away, KeyUsage};
 
@@ -35,7 +36,8 @@ pub(super) struct KeyPath<'a> {
 }
 
 impl KeyPath<'_> {
-    /// A part with a `|` writes it as `%7C`. If every `|` is written so, `%7C` separates the parts.
+    /// A part writes a `|` as `%7C` and a `%` as `%25`. The path may also be all of that percent-encoded once more, as a
+    /// program does with a key from a list: then `%7C` separates the parts.
     fn parts(&self, count: usize) -> Vec<Vec<u8>> {
         let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
         if count <= 1 {
@@ -45,13 +47,13 @@ impl KeyPath<'_> {
         if written.len() == count {
             return written;
         }
-        decode(self.key).split(|byte| *byte == b'|').map(<[u8]>::to_vec).collect()
+        let joined = decode(self.key);
+        joined.split(|byte| *byte == b'|').map(|part| percent_decode(part).collect()).collect()
     }
 }
 
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown =
-        with_key(view, path, true, async |key| fullest(view, key.table, key.source, key.readings, clock::now()).await);
+    let shown = with_key(view, path, true, async |key| look_up(view, &key).await);
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
@@ -60,22 +62,20 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
         Ok(body::Members(written)) => written,
         Err(response) => return response,
     };
-    let set = with_key(view, path, false, async |key| {
-        overrides::set(&view.overrides, &key, &shown(view, &key), &written).await
-    });
+    let set = with_key(view, path, false, async |key| overrides::set(&view.overrides, &key, &written).await);
     set.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
 /// Removes an override of the admin API, forgets what the key has used, in the store too, and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
     let forgotten = with_key(view, path, true, async |key| {
-        let FoundKey { limit, table, source, parts, readings } = key;
+        let FoundKey { shown, limit, table, source, parts, readings } = key;
         let now = clock::now();
         let has_override =
             |reading: &WrittenKey<'_>| reading.has_override && table.temporary(reading.fingerprint).is_some();
         if readings.iter().any(has_override) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
-            tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has removed an override");
+            tracing::info!(limit = table.name(), key = shown, "the admin API has removed an override");
         }
         for reading in readings {
             let cached = source.and_then(|source| source.peek(reading.quota_key)?.quota);
@@ -87,45 +87,43 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
                 view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
-        tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has reset the counters of a key");
-        Ok(())
+        tracing::info!(limit = table.name(), key = shown, "the admin API has reset the counters of a key");
+        look_up(view, &key).await
     });
-    match forgotten.await {
-        Ok(()) => show(view, path).await,
-        Err(response) => response,
-    }
+    forgotten.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
-/// Calls `act` with the key in the path. If `may_be_shown`, the path may also name a banned key as the list of bans shows it,
-/// so that operators can lift bans although keys are masked.
+/// Calls `act` with the key in the path. If `may_be_listed`, the path may also name a key as the list of bans or of overrides
+/// shows it, so that operators can lift them although keys are masked.
 ///
 /// # Errors
 /// The response if there is no such key, or that of `act`.
 async fn with_key<T>(
     view: &View,
     path: KeyPath<'_>,
-    may_be_shown: bool,
+    may_be_listed: bool,
     act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
 ) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
     let limit = path.limit.find(&config).ok_or_else(|| path.limit.unknown())?;
     let name = &limit.name;
-    let Some(table) = snapshot.limits.iter().find(|table| table.name() == name) else {
-        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}.")));
-    };
+    let (table, source) = in_force(&snapshot, name).ok_or_else(|| changing(name))?;
     let extractor = KeyExtractor::of_written(limit);
-    // The path may also name a key of the list of overrides as that list shows it: masked.
-    let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
-    let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
+    let written = path.parts(extractor.part_count());
+    let text = match limits::mask(view, limit) {
+        Some(_) => percent_decode_str(path.key).decode_utf8_lossy().into_owned(),
+        None => key_text::joined(&written.iter().map(|part| String::from_utf8_lossy(part).into()).collect::<Vec<_>>()),
+    };
+    let listed = limits::overridden(view, limit, &text).filter(|_| may_be_listed);
+    let parts = listed.unwrap_or(written);
     let values = limit.key.counted_values(&parts, limit.forms);
     let mut readings = values.as_ref().map_or(Vec::new(), |values| extractor.written(values));
-    let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
-    if let Some(fingerprint) = shown
-        && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
-    {
+    let banned = limits::banned(view, limit, &text).filter(|_| may_be_listed);
+    let banned = banned.filter(|fingerprint| !readings.iter().any(|reading| reading.fingerprint == *fingerprint));
+    if let Some(fingerprint) = banned {
         readings = vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: false }];
     }
-    if readings.is_empty() {
+    let Some(first) = readings.first() else {
         let (status, why) = match (&values, extractor.part_count()) {
             (Err(why), _) => (StatusCode::BAD_REQUEST, format!("{name:?} has no such key: {why}.")),
             (_, count) if count != parts.len() => {
@@ -134,15 +132,27 @@ async fn with_key<T>(
             _ => (StatusCode::NOT_FOUND, format!("{name:?} has no such key: it is not one of known_keys.")),
         };
         return Err(respond::problem(status, &why));
-    }
-    let source = snapshot.quota_sources.iter().find(|one| one.limit.name == table.name()).map(|one| &*one.source);
-    act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
+    };
+    let shown = banned.map_or_else(|| limits::shown_key(view, limit, first.fingerprint, &parts), |_| text);
+    act(FoundKey { shown: &shown, limit, table, source, parts: &parts, readings: &readings }).await
 }
 
-/// The key as logs show it.
-fn shown(view: &View, key: &FoundKey<'_>) -> String {
-    let fingerprint = key.readings.first().map(|reading| reading.fingerprint);
-    fingerprint.map_or(String::new(), |fingerprint| limits::shown_key(view, key.limit, fingerprint, key.parts))
+/// The rates of a limit in this snapshot, and its source of quotas. `None` while a reload changes the limit.
+fn in_force<'s>(snapshot: &'s Snapshot, name: &str) -> Option<(&'s RateTable, Option<&'s QuotaSource>)> {
+    let table = snapshot.limits.iter().find(|table| table.name() == name)?;
+    Some((table, snapshot.quota_sources.iter().find(|one| one.limit.name == name).map(|one| &*one.source)))
+}
+
+fn changing(name: &str) -> LocalResponse {
+    respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}."))
+}
+
+/// Shows what a key has used. A change of overrides has replaced the snapshot in which the key was found.
+async fn look_up(view: &View, key: &FoundKey<'_>) -> Result<Value, LocalResponse> {
+    let snapshot = view.snapshot.load_full();
+    let name = &key.limit.name;
+    let (table, source) = in_force(&snapshot, name).ok_or_else(|| changing(name))?;
+    fullest(view, table, source, key.readings, clock::now()).await
 }
 
 fn away(Away: Away) -> LocalResponse {

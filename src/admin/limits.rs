@@ -23,6 +23,7 @@ use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{
     DECISIONS, DecisionCounter, KnownBan, KnownBans, LimitMetrics, ListedOverride, TokenCounts, TopKeys, shown_since,
 };
+use crate::request::identify::key_text;
 use crate::tokens::Usage;
 
 const MOST_OVERRIDES: usize = 10;
@@ -40,11 +41,11 @@ pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&
 
 pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
-    let (mask, now) = (mask(view), clock::now());
+    let now = clock::now();
     let describe = |limit: &Limit| {
         let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
         let counted = metrics.iter().find(|counted| counted.name == limit.name).map(|counted| &**counted);
-        let top = most_frequent(counted, now);
+        let (top, mask) = (most_frequent(counted, now), mask(view, limit));
         LimitDescription {
             name: limit.name.clone(),
             rates: limit.part(&limit.rates).iter().map(ToString::to_string).collect(),
@@ -58,8 +59,8 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),
             decisions: decisions(counted),
             tokens: matches!(limit.cost, Cost::Tokens(_)).then(|| counted.map(tokens).unwrap_or_default()),
-            most_refused: key_counts(limit, &top.most_refused, mask),
-            most_busy: key_counts(limit, &top.most_busy, mask),
+            most_refused: key_counts(&top.most_refused, mask),
+            most_busy: key_counts(&top.most_busy, mask),
         }
     };
     let mut limits: Vec<_> = config.limits.iter().map(describe).collect();
@@ -94,23 +95,23 @@ fn most_frequent(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
 }
 
 /// In full or masked.
-fn key_counts(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
+fn key_counts(hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
     let one = |hitter: &HeavyHitter| KeyCount {
-        key: shown(limit, hitter.key, &hitter.text, mask),
+        key: shown(hitter.key, &hitter.text, mask),
         count: hitter.count,
         error: hitter.error,
     };
     hitters.iter().map(one).collect()
 }
 
-/// `None` if keys are shown in full.
-fn mask(view: &View) -> Option<&KeyMask> {
+/// `None` if the keys of the limit are shown in full.
+pub(super) fn mask<'v>(view: &'v View, limit: &Limit) -> Option<&'v KeyMask> {
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
-    (!shows_keys).then_some(&view.key_mask)
+    (!shows_keys && !limit.has_public_keys()).then_some(&view.key_mask)
 }
 
-fn shown(limit: &Limit, key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
-    mask.filter(|_| !limit.has_public_keys()).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
+fn shown(key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
+    mask.map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 
 pub(super) fn show_bans(view: &View, path: LimitPath<'_>) -> LocalResponse {
@@ -126,18 +127,17 @@ fn bans(view: &View, limit: &Limit, now: Time) -> Vec<(Fingerprint, Ban)> {
     let counted = limits.iter().find(|counted| counted.name == limit.name);
     // A reload may have removed `ban` from the limit.
     let Some(counted) = counted.filter(|_| limit.ban.is_some()) else { return Vec::new() };
-    let mask = mask(view);
+    let mask = mask(view, limit);
     let all = KnownBans::all(&counted.bans, now).into_iter();
     let shown = |(key, known): (Fingerprint, KnownBan)| {
-        let text = shown(limit, key, &known.text, mask);
+        let text = shown(key, &known.text, mask);
         (key, Ban { key: text, until: known.until.rfc3339(), times: known.times })
     };
     all.map(shown).collect()
 }
 
-/// Finds a banned key by the text that the list shows, percent-encoded.
+/// Finds a banned key by the text that the list shows.
 pub(super) fn banned(view: &View, limit: &Limit, text: &str) -> Option<Fingerprint> {
-    let text = percent_decode_str(text).decode_utf8_lossy();
     bans(view, limit, clock::now()).into_iter().find(|(_, ban)| ban.key == text).map(|(key, _)| key)
 }
 
@@ -166,9 +166,8 @@ fn overrides(view: &View, limit: &Limit, most: usize) -> Vec<KeyOverride> {
     temporary.listed(&limit.name).into_iter().take(most).map(shown).collect()
 }
 
-/// Finds the parts of a key by the text that the list shows, percent-encoded.
+/// Finds the parts of a key by the text that the list shows.
 pub(super) fn overridden(view: &View, limit: &Limit, text: &str) -> Option<Vec<Vec<u8>>> {
-    let text = percent_decode_str(text).decode_utf8_lossy();
     let temporary = view.temporary.lock();
     let mut all = temporary.listed(&limit.name).into_iter();
     let found = all.find(|one| shown_key(view, limit, one.fingerprint, one.key) == text);
@@ -178,8 +177,7 @@ pub(super) fn overridden(view: &View, limit: &Limit, text: &str) -> Option<Vec<V
 pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[Vec<u8>]) -> String {
     let values = limit.key.counted_values(parts, limit.forms).unwrap_or_default();
     let part = |values: &Vec<Vec<u8>>| String::from_utf8_lossy(values.first().map_or(&[], Vec::as_slice)).into_owned();
-    let text = values.iter().map(part).collect::<Vec<_>>().join("|");
-    shown(limit, key, &text, mask(view))
+    shown(key, &key_text::joined(&values.iter().map(part).collect::<Vec<_>>()), mask(view, limit))
 }
 
 /// The name of a limit in a path: percent-encoded.

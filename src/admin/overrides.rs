@@ -17,6 +17,8 @@ use crate::sources::quotas::QuotaSource;
 
 /// A key of a limit, as the configuration in force reads it.
 pub(super) struct FoundKey<'a> {
+    /// As lists and logs show it.
+    pub(super) shown: &'a str,
     pub(super) limit: &'a ConfiguredLimit,
     pub(super) table: &'a RateTable,
     pub(super) source: Option<&'a QuotaSource>,
@@ -49,17 +51,16 @@ pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideReque
     mpsc::channel(MAX_WAITING)
 }
 
-/// Sets an override of a key as `written`, and shows it. Logs name the key as `shown`.
+/// Sets an override of a key as `written`, and shows it.
 ///
 /// # Errors
 /// The response if the override is not set.
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
     key: &FoundKey<'_>,
-    shown: &str,
     written: &Map<String, Value>,
 ) -> Result<Value, LocalResponse> {
-    let FoundKey { limit, table, parts, readings, .. } = *key;
+    let FoundKey { shown, limit, table, parts, readings, .. } = *key;
     let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
         let list = problems.located().map(|(_, found)| reload::problem(None, &found.message, found.help.as_deref()));
         let detail = "The override is not valid, so nothing has changed.";

@@ -101,6 +101,12 @@ impl Limit {
         matches!(self.cost, Cost::Bytes(_))
     }
 
+    /// Whether a body is charged only while it passes, even if its length is known: several clients share the limit, so none
+    /// may hold what it does not use.
+    pub fn charges_in_steps(&self) -> bool {
+        self.counts_bytes() && !self.tells_clients_apart()
+    }
+
     pub fn needs_body(&self) -> bool {
         matches!(self.cost, Cost::Tokens(_) | Cost::Elements) || self.sources().any(Source::is_in_body)
     }

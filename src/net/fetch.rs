@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use rustls::pki_types::ServerName;
@@ -30,6 +30,8 @@ pub enum FetchError {
     /// The limit, in bytes.
     TooLarge(usize),
     Body,
+    /// See [`has_end`].
+    NoEnd,
     TimedOut(Duration),
 }
 
@@ -47,6 +49,9 @@ impl fmt::Display for FetchError {
             Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
             Self::TooLarge(most) => write!(f, "the answer has more than {} KiB", most >> 10),
             Self::Body => f.write_str("the server does not send all of the document"),
+            Self::NoEnd => f.write_str(
+                "the server does not say where the document ends: it must send Content-Length or Transfer-Encoding: chunked",
+            ),
             Self::TimedOut(limit) => write!(f, "not done within {}", humantime::format_duration(*limit)),
         }
     }
@@ -99,6 +104,7 @@ pub async fn fetch_changed(
     *request.headers_mut() = headers;
     let response = exchange(url, tls, request, most, limit).await?;
     match response.status() {
+        StatusCode::OK if !has_end(&response) => Err(FetchError::NoEnd),
         StatusCode::OK => {
             let etag = response.headers().get(header::ETAG).filter(|etag| is_entity_tag(etag.as_bytes())).cloned();
             Ok(Fetched::Document { body: response.into_body(), etag })
@@ -106,6 +112,17 @@ pub async fn fetch_changed(
         StatusCode::NOT_MODIFIED if is_conditional => Ok(Fetched::Unchanged),
         status => Err(FetchError::Status(status)),
     }
+}
+
+/// Whether the head of a response says where its body ends. If not, a body that breaks off looks whole, and the beginning of
+/// many a document is a valid one, though not of a JSON object.
+pub fn has_end<B>(response: &Response<B>) -> bool {
+    let headers = response.headers();
+    let codings = headers.get_all(header::TRANSFER_ENCODING).iter().next_back().map(HeaderValue::as_bytes);
+    let last = codings.and_then(|codings| codings.rsplit(|byte| *byte == b',').next());
+    last.map_or(headers.contains_key(header::CONTENT_LENGTH), |last| {
+        response.version() == Version::HTTP_11 && last.trim_ascii().eq_ignore_ascii_case(b"chunked")
+    })
 }
 
 /// RFC 9110, section 8.8.3.
@@ -262,6 +279,26 @@ mod tests {
         {
             assert!(!is_entity_tag(tag), "{tag:?}");
         }
+    }
+
+    #[test]
+    fn a_body_has_an_end_by_its_length_or_its_chunks() {
+        let has_end = |version: Version, headers: &[(&'static str, &str)]| {
+            let mut response = Response::builder().version(version);
+            for (name, value) in headers {
+                response = response.header(*name, *value);
+            }
+            has_end(&response.body(()).unwrap())
+        };
+        let (length, chunks) = (("content-length", "7"), ("transfer-encoding", "gzip, Chunked "));
+        assert!(has_end(Version::HTTP_10, &[length]) && has_end(Version::HTTP_11, &[length]));
+        assert!(
+            has_end(Version::HTTP_11, &[chunks]) && has_end(Version::HTTP_11, &[("transfer-encoding", "gzip"), chunks])
+        );
+        for headers in [&[][..], &[("transfer-encoding", "gzip"), length], &[("transfer-encoding", "chunked, gzip")]] {
+            assert!(!has_end(Version::HTTP_11, headers), "{headers:?}");
+        }
+        assert!(!has_end(Version::HTTP_10, &[chunks]));
     }
 
     #[test]

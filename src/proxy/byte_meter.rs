@@ -1,6 +1,7 @@
 //! Charges the bytes of bodies while they pass: of requests, of responses, and of tunnels.
 //!
-//! What has a length is reserved before it passes, a response before its head is sent. What has none is reserved in steps.
+//! What has a length is reserved before it passes, a response before its head is sent. What has none is reserved in steps, and
+//! so is what several clients share: otherwise one that sends or reads nothing could hold all of it.
 //! In the end the reservation becomes what has passed. One meter counts both directions of a request, because one
 //! reservation covers both.
 
@@ -14,12 +15,13 @@ use http_body::{Body, SizeHint};
 use smallvec::SmallVec;
 
 use crate::base::body_gate::{Exhausted, Gated};
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{ByteCost, Cost, OnExhausted, Role};
 use crate::request::decide::{
     Beyond, Decision, DecisionState, Growth, LimitMetrics, Needed, OpenReservation, PendingReservation, RouteLimit,
 };
 use crate::server::ClientBody;
-use crate::store::{Answer, Asks, Reply, Store};
+use crate::store::{Answer, Ask, Asks, Reply, Store};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -40,6 +42,8 @@ struct Meter {
     passed: [u64; 2],
     /// How many may pass, or will as the head says, by direction.
     expected: [u64; 2],
+    /// Whether the head says how many, by direction.
+    is_stated: [bool; 2],
     /// The refusal that has cut a body.
     refused: Option<Reply>,
 }
@@ -52,6 +56,8 @@ struct ByteLimit {
     open: OpenReservation,
     /// What is reserved at once of a body whose length is not known.
     step: u64,
+    /// Whether no more is reserved at once of other bodies either.
+    in_steps: bool,
 }
 
 impl ByteLimit {
@@ -63,7 +69,7 @@ impl ByteLimit {
         let (role, metrics) = (limit.on_limit.role(), limit.metrics.clone());
         let cuts = role == Role::Refuses && costs.iter().any(|cost| cost.on_exhausted == OnExhausted::Cut);
         let open = OpenReservation::new(reserved, if cuts { Beyond::Refused } else { Beyond::Charged });
-        Some(Self { costs, role, metrics, open, step })
+        Some(Self { costs, role, metrics, open, step, in_steps: limit.charges_in_steps() })
     }
 
     /// What so many bytes of each direction cost.
@@ -75,6 +81,12 @@ impl ByteLimit {
         self.cost(expected).saturating_sub(self.open.cost())
     }
 
+    /// What it needs before so many bytes have passed. No step goes beyond a length that `is_stated`.
+    fn needed(&self, passed: [u64; 2], expected: [u64; 2], is_stated: bool) -> Needed {
+        let total = self.cost(if self.in_steps { passed } else { expected });
+        Needed { total, step: if is_stated { self.step.min(self.missing(expected)) } else { self.step } }
+    }
+
     /// Whether this reply says that the limit has no room.
     fn is_over(&self, reply: &Reply) -> bool {
         self.open.place().and_then(|place| reply.verdict(place)).is_some_and(|verdict| !verdict.admitted)
@@ -84,9 +96,10 @@ impl ByteLimit {
 impl Meter {
     fn poll_pass(&mut self, cx: &mut Context<'_>, direction: Direction, bytes: usize) -> Poll<Result<(), Exhausted>> {
         let at = direction as usize;
-        let passed = self.passed[at].saturating_add(bytes as u64);
-        self.expected[at] = self.expected[at].max(passed);
-        let needed = |limit: &ByteLimit| Needed { total: limit.cost(self.expected), step: limit.step };
+        let mut passed = self.passed;
+        passed[at] = passed[at].saturating_add(bytes as u64);
+        self.expected[at] = self.expected[at].max(passed[at]);
+        let needed = |limit: &ByteLimit| limit.needed(passed, self.expected, self.is_stated[at]);
         let limits = self.limits.iter_mut().map(|limit| (needed(limit), &mut limit.open));
         let growth = &mut self.growth[at];
         if let Err(refused) = ready!(growth.poll(cx, limits)) {
@@ -95,7 +108,7 @@ impl Meter {
             self.refused = Some(refused);
             return Poll::Ready(Err(Exhausted));
         }
-        self.passed[at] = passed;
+        self.passed = passed;
         for limit in &mut self.limits {
             let cost = limit.cost(self.passed);
             growth.settle_spent(&mut limit.open, cost);
@@ -103,15 +116,24 @@ impl Meter {
         Poll::Ready(Ok(()))
     }
 
+    /// The places of the limits that this reply refuses, and their keys.
+    fn over(&self, reply: &Reply) -> SmallVec<[(usize, Fingerprint); 1]> {
+        let over = self.limits.iter().filter(|limit| limit.is_over(reply));
+        over.filter_map(|limit| limit.open.first().map(|first| (first.place(), first.key()))).collect()
+    }
+
     /// Asks for a response before its head is sent. Limits that only report refuse nothing.
     fn ask_for_response(&mut self, length: Option<u64>) -> Option<Answer> {
-        self.expected[Direction::Response as usize] = length.unwrap_or(0);
+        let at = Direction::Response as usize;
+        (self.expected[at], self.is_stated[at]) = (length.unwrap_or(0), length.is_some());
         let asks = self.limits.iter().filter(|limit| limit.cost([0, 1]) > 0).filter_map(|limit| {
             let step = if length.is_none() { limit.step } else { 0 };
-            let more = limit.missing(self.expected).max(step);
-            limit.open.first().filter(|_| more > 0).map(|first| first.ask_for(more, limit.role))
+            let need = limit.missing(self.expected).max(step);
+            let cost = if limit.in_steps { need.min(limit.step) } else { need };
+            let first = limit.open.first().filter(|_| need > 0)?;
+            Some(Ask { need, ..first.ask_for(cost, limit.role) })
         });
-        self.growth[Direction::Response as usize].decide(&asks.collect::<Asks<'_>>())
+        self.growth[at].decide(&asks.collect::<Asks<'_>>())
     }
 
     fn conclude(&mut self, limits: &[RouteLimit], mut reply: Reply, state: &mut DecisionState<'_>) -> Decision {
@@ -162,10 +184,11 @@ impl ByteMeter {
         let opened = state.reservations.open_bytes().into_iter();
         let limits = opened.filter_map(|opened| ByteLimit::new(limits, opened)).collect();
         let growth = [(), ()].map(|()| Growth::new(store.clone(), state.reservations.worker()));
-        // The decision has reserved the length that the head states.
+        // The decision has asked for room for the length that the head states.
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
-        let expected = [length.unwrap_or(0), 0];
-        let meter = Self(Rc::new(RefCell::new(Meter { growth, limits, passed: [0; 2], expected, refused: None })));
+        let (expected, is_stated) = ([length.unwrap_or(0), 0], [length.is_some(), false]);
+        let meter = Meter { growth, limits, passed: [0; 2], expected, is_stated, refused: None };
+        let meter = Self(Rc::new(RefCell::new(meter)));
         *body = body.take().map(|body| body.through(meter.gate(Direction::Request)));
         meter
     }
@@ -185,15 +208,22 @@ impl ByteMeter {
     }
 
     /// Decides before its head is sent about a response whose body has this size, or about an answer of the gateway because a
-    /// body was cut. Corrects the outcomes.
+    /// body was cut, which may begin a ban. Corrects the outcomes.
     pub(super) async fn decide(
         &self,
+        store: &Store,
         limits: &[RouteLimit],
         size: Option<SizeHint>,
         state: &mut DecisionState<'_>,
     ) -> Decision {
         let refused = self.0.borrow_mut().refused.take();
         if let Some(reply) = refused {
+            let over = self.0.borrow().over(&reply);
+            for (place, key) in over {
+                if let Some(limit) = limits.get(place) {
+                    limit.strike_later(key, store, state.reservations.worker()).await;
+                }
+            }
             return self.0.borrow_mut().conclude(limits, reply, state);
         }
         let Some(size) = size else { return Decision::Admitted };

@@ -228,7 +228,7 @@ pub(super) async fn without_room(
     let meter = record.byte_meter()?.clone();
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let size = response.body().upstreams().filter(|_| !is_tunnel);
-    let decision = meter.decide(limits, size, state).await;
+    let decision = meter.decide(&gateway.store, limits, size, state).await;
     let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),

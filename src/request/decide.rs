@@ -242,7 +242,12 @@ impl DecisionInput<'_, '_> {
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
         // Without room for a single byte, a request cannot be served.
-        (cost.max(1), cost)
+        (cost.max(1), if self.charges_in_steps(place) { 0 } else { cost })
+    }
+
+    /// The body passes elsewhere if another proxy asks.
+    fn charges_in_steps(&self, place: usize) -> bool {
+        self.limits[place].charges_in_steps() && self.asker.is_none()
     }
 
     /// The use of the limit at this place that the call reports, if it is a report.

@@ -145,6 +145,11 @@ impl KeyExtractor {
         Self { shared: domain.fingerprint(b""), domain, parts, is_global }
     }
 
+    /// See [`crate::config::Limit::tells_clients_apart`].
+    pub fn tells_clients_apart(&self) -> bool {
+        self.parts.iter().flatten().any(|reader| reader.source.identifies_clients())
+    }
+
     pub fn is_in_body(&self) -> bool {
         self.parts.iter().flatten().any(|reader| reader.source.is_in_body())
     }

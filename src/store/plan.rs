@@ -29,6 +29,7 @@ pub(super) struct AskTerms<'a> {
     pub(super) role: Role,
     pub(super) place: usize,
     pub(super) overflow: Option<usize>,
+    pub(super) in_steps: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,8 @@ impl Plan {
                 };
                 let lacked = asks.clone().enumerate().filter(lacks).map(|(_, terms)| terms.demand).sum::<Demand>();
                 let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand, false));
-                let demand = Demand { need: asked.need.max(lacked.need), cost: asked.cost.max(lacked.cost) };
+                let cost = if of_pool.in_steps { 0 } else { asked.cost.max(lacked.cost) };
+                let demand = Demand { need: asked.need.max(lacked.need), cost };
                 parts[pool].pooled = Some((demand, false));
             }
         }
@@ -242,12 +244,25 @@ mod tests {
                 let role = if reports { Role::Reports } else { Role::Refuses };
                 // A limit that only reports has no pool.
                 let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
-                (AskTerms { limit, demand: Demand { need: cost, cost }, role, place: 0, overflow }, room)
+                (
+                    AskTerms { limit, demand: Demand { need: cost, cost }, role, place: 0, overflow, in_steps: false },
+                    room,
+                )
             });
             let limits: Case = limits.collect();
             let pools = pools.into_iter().map(|(cost, room)| {
                 let role = if cost == 0 { Role::Reports } else { Role::Refuses };
-                (AskTerms { limit: "", demand: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
+                (
+                    AskTerms {
+                        limit: "",
+                        demand: Demand { need: cost, cost },
+                        role,
+                        place: 0,
+                        overflow: None,
+                        in_steps: false,
+                    },
+                    room,
+                )
             });
             limits.into_iter().chain(pools).collect()
         })
@@ -266,7 +281,14 @@ mod tests {
     }
 
     fn limit(limit: &'static str, cost: u64, overflow: Option<usize>) -> AskTerms<'static> {
-        AskTerms { limit, demand: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
+        AskTerms {
+            limit,
+            demand: Demand { need: cost, cost },
+            role: Role::Refuses,
+            place: 0,
+            overflow,
+            in_steps: false,
+        }
     }
 
     fn charged(case: &Case) -> Option<Vec<u64>> {
@@ -276,7 +298,14 @@ mod tests {
 
     #[test]
     fn a_pool_is_charged_once() {
-        let idle = AskTerms { limit: "", demand: Demand::default(), role: Role::Reports, place: 0, overflow: None };
+        let idle = AskTerms {
+            limit: "",
+            demand: Demand::default(),
+            role: Role::Reports,
+            place: 0,
+            overflow: None,
+            in_steps: false,
+        };
         let one = |room, of_pool| charged(&vec![(limit("a", 1, Some(1)), room), (idle, of_pool)]);
         assert_eq!([one(1, 0), one(0, 1), one(0, 0)], [Some(vec![1, 0]), Some(vec![0, 1]), None]);
         let two =
@@ -285,6 +314,17 @@ mod tests {
         assert_eq!([two("a", 5), two("a", 4)], [Some(vec![0, 0, 5]), None], "what two keys of a limit lack");
         let on_route = |room| charged(&vec![(limit("b", 1, None), room), (limit("a", 4, Some(0)), 0)]);
         assert_eq!([on_route(4), on_route(3)], [Some(vec![4, 0]), None]);
+    }
+
+    #[test]
+    fn a_pool_that_is_charged_in_steps_only_needs_room() {
+        let pool = AskTerms { in_steps: true, demand: Demand::default(), role: Role::Reports, ..limit("", 0, None) };
+        let plan = |room| plan(&vec![(limit("a", 4, Some(1)), 0), (pool, room)]);
+        assert_eq!(
+            plan(4).parts[1],
+            AskPlan { has_room: true, pooled: Some((Demand { need: 4, cost: 0 }, true)), charged: 0 }
+        );
+        assert_eq!([4, 3].map(|room| plan(room).admits), [true, false]);
     }
 
     fn refused(wait: Option<u64>) -> Verdict {

@@ -98,6 +98,7 @@ struct OwnedAsk {
     level: u32,
     role: Role,
     overflow: Option<usize>,
+    in_steps: bool,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
     requested: Option<Arc<Limit>>,
@@ -109,7 +110,7 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, place } = *ask;
+        let Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, in_steps, place } = *ask;
         let (limit, level, requested, own_demand, is_full) = (limit.clone(), 0, None, None, false);
         Self {
             limit,
@@ -122,6 +123,7 @@ impl From<&Ask<'_>> for OwnedAsk {
             level,
             role,
             overflow,
+            in_steps,
             place,
             requested,
             own_demand,
@@ -132,9 +134,9 @@ impl From<&Ask<'_>> for OwnedAsk {
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { ref limit, key, settles, if_abandoned, held_above, role, overflow, place, .. } = *self;
+        let Self { ref limit, key, settles, if_abandoned, held_above, role, overflow, in_steps, place, .. } = *self;
         let Demand { need, cost } = self.terms().demand;
-        Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, place }
+        Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, in_steps, place }
     }
 
     /// All that the limit is asked, also as a pool.
@@ -143,9 +145,9 @@ impl OwnedAsk {
     }
 
     fn terms(&self) -> AskTerms<'_> {
-        let Self { role, place, overflow, .. } = *self;
+        let Self { role, place, overflow, in_steps, .. } = *self;
         let demand = self.own_demand.unwrap_or(self.demand());
-        AskTerms { limit: self.limit.name(), demand, role, place, overflow }
+        AskTerms { limit: self.limit.name(), demand, role, place, overflow, in_steps }
     }
 
     /// Sets `need` and `cost` to what the plan asks of the limit.

@@ -141,6 +141,73 @@ fn a_store_that_is_away_is_an_answer(software: Software) {
 }
 
 #[test]
+fn a_key_can_be_named_as_lists_show_it() {
+    let limit = |name: &str, key: &str| {
+        format!(
+            "[limits.{name}]\nkey = {key}\nrates = [\"1/d\"]\nstrategy = \"moving-window\"\nban = {{ after = 1 }}\n\
+             [[routes]]\npath = \"/{name}\"\nlimits = [\"{name}\"]\nrespond = {{ status = 200 }}\n"
+        )
+    };
+    let limits = limit("ip", "\"client-ip\"")
+        + &limit("key", "\"header:x-api-key\"")
+        + &limit("two", "[\"header:x-api-key\", \"client-ip\"]");
+    let encoded =
+        |key: &str| percent_encoding::utf8_percent_encode(key, percent_encoding::NON_ALPHANUMERIC).to_string();
+    // The limit, the key that the client sends, and the key as lists show it in full.
+    let keys = [
+        ("ip", "", "127.0.0.1"),
+        ("key", "partner|7%7C", "partner|7%7C"),
+        ("two", "a|b", "a%7Cb|127.0.0.1"),
+        ("two", "a%7Cb", "a%257Cb|127.0.0.1"),
+    ];
+    every_store(|store| {
+        for show_keys in [false, true] {
+            let gateway = Gateway::with_admin(&format!("show_keys = {show_keys}"), &(store.to_owned() + &limits));
+            let mut client = gateway.client();
+            let mut ask =
+                |(limit, sent, _)| client.get_with(&format!("/{limit}"), format!("x-api-key: {sent}\r\n")).status;
+            // All are banned before any is deleted, so that each must find its own.
+            keys.iter().for_each(|of| assert_eq!([(); 4].map(|()| ask(*of)), [200, 429, 429, 429], "{of:?}"));
+            for of @ (limit, _, full) in keys {
+                let listed = |list: &str| {
+                    let response = call(&gateway, "GET", &format!("/api/limits/{limit}/{list}")).json();
+                    let all = response[list].as_array().unwrap().iter();
+                    all.map(|one| one["key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+                };
+                let named =
+                    |method: &str, key: &str| call(&gateway, method, &format!("/api/limits/{limit}/keys/{key}"));
+                let bans = listed("bans");
+                assert!(!show_keys || bans[0] == full, "{store} {of:?}: {bans:?}");
+                let banned = named("GET", &encoded(&bans[0])).json();
+                assert!(
+                    banned["banned_until"].is_string() && banned["rates"][0]["used"] == 1,
+                    "{store} {of:?}: {banned}"
+                );
+                let answer = named("DELETE", &encoded(&bans[0]));
+                assert_eq!(answer.status, 200, "{store} {of:?}: {}", answer.text());
+                let left = (&answer.json()["banned_until"], &answer.json()["rates"][0]["used"]);
+                assert_eq!((left.0, left.1), (&json!(null), &json!(0)), "{store} {of:?}");
+                assert_eq!(listed("bans"), bans[1..], "{store} {of:?}");
+                until("the ban is lifted", Duration::from_secs(20), || ask(of) == 200);
+
+                let text = r#"{"block": true, "for": "1h"}"#;
+                let length = format!("Host: {}\r\nContent-Length: {}", gateway.admin, text.len());
+                let path = format!("/api/limits/{limit}/keys/{}", encoded(full));
+                let set = Client::connect(gateway.admin).call(format!("PUT {path} HTTP/1.1\r\n{length}\r\n\r\n{text}"));
+                assert_eq!((set.status, ask(of)), (200, 403), "{store} {of:?}");
+                let overrides = listed("overrides");
+                assert_eq!(overrides.len(), 1);
+                assert!(!show_keys || overrides == [full], "{store} {of:?}: {overrides:?}");
+                assert_eq!(named("GET", &encoded(&overrides[0])).json()["block"], true, "{store} {of:?}");
+                let removed = named("DELETE", &encoded(&overrides[0]));
+                assert_eq!((removed.status, &removed.json()["rates"][0]["used"]), (200, &json!(0)), "{store} {of:?}");
+                assert_eq!((removed.json().get("block"), listed("overrides").len()), (None, 0), "{store} {of:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
     let (folder, signer) = (tempfile::tempdir().unwrap(), Signer::new(Algorithm::ES256, "one"));
     let keys = folder.path().join("keys.json");

@@ -31,7 +31,7 @@ fn check_and_explain_say_what_is_counted() {
     let (_folder, file) = written(&(limit("500MB", cost) + &everything()));
     let said = String::from_utf8(run(&["check", "--config", &file]).stdout).unwrap();
     for part in [
-        "500MB/d per route",
+        "500MB/d per client-ip",
         "a request costs the bytes of its body and its response",
         "8KiB at a time are reserved of a body without a length",
         "such a body is cut",
@@ -129,7 +129,7 @@ fn a_full_limit_overflows_into_a_pool_of_bytes() {
         assert_eq!(client.get("/3000").status, 200);
         assert_eq!(client.get("/4000").status, 200);
         assert_eq!(client.get("/4000").status, 429);
-        assert_eq!((gateway.used("l", "%2F*"), gateway.used("pool", "%2F*")), (3000, 4000), "{store}");
+        assert_eq!((gateway.used("l", "127.0.0.1"), gateway.used("pool", "%2F*")), (3000, 4000), "{store}");
     });
 }
 
@@ -220,6 +220,6 @@ fn tokens_and_bytes_of_one_response_are_both_charged() {
         body.len()
     );
     assert_eq!(gateway.client().call(request).status, 200);
-    assert_eq!(gateway.used("l", "%2F*"), (body.len() + answer.len()) as u64);
+    assert_eq!(gateway.used("l", "127.0.0.1"), (body.len() + answer.len()) as u64);
     assert_eq!(gateway.used("t", "%2F*"), 7);
 }

@@ -70,8 +70,28 @@ fn an_upload_without_a_length_is_cut_and_answered() {
         client.closed();
         let line = gateway.wait_log("the reason", |line| line["reason"] == "bytes_exhausted");
         assert_eq!((&line["outcome"], &line["limit"]), (&"limited".into(), &"l".into()), "{line}");
-        assert_eq!(gateway.used("l", "%2F*"), 10_000, "{store}");
+        assert_eq!(gateway.used("l", "127.0.0.1"), 10_000, "{store}");
         assert!(upstream.received().is_empty(), "no server got a whole request");
+    });
+}
+
+#[test]
+fn uploads_that_are_cut_count_for_a_ban() {
+    every_store(|store| {
+        let cost = "bytes = \"request\", reserve = \"1000B\", on_exhausted = \"cut\"";
+        let ban = "ban = { after = 2, for = \"1h\" }\n";
+        let text = format!("{store}{}{ban}{}limits = [\"l\"]\n", limit("1000B", cost), files().everything());
+        let gateway = Gateway::start(&text);
+        let upload = || {
+            let piece = "x".repeat(1500);
+            let request = format!("PUT /0 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5dc\r\n{piece}\r\n");
+            let refused = gateway.client().call(request);
+            refused.expect_problem(429);
+            refused.text().contains("refuses all of its requests for a while")
+        };
+        assert_eq!([(); 4].map(|()| upload()), [false, false, false, true], "{store}");
+        assert_eq!(gateway.metric("gateway_bans_total{limit=\"l\"}"), Some(1.0), "{store}");
+        assert_eq!(gateway.used("l", "127.0.0.1"), 0, "{store}");
     });
 }
 
@@ -80,7 +100,7 @@ fn an_upload_without_a_length_is_charged_past_the_quota_unless_it_is_cut() {
     every_store(|store| {
         let gateway = start(store, "10000B", REQUEST, &files());
         assert_eq!(gateway.client().call(put_chunked(30_000)).status, 200);
-        until("all is charged", Duration::from_secs(10), || gateway.used("l", "%2F*") == 30_000);
+        until("all is charged", Duration::from_secs(10), || gateway.used("l", "127.0.0.1") == 30_000);
         assert_eq!(gateway.client().get("/0").status, 429);
     });
 }
@@ -144,7 +164,7 @@ fn a_body_that_is_sent_again_is_counted_once() {
         let gateway = Gateway::start(&text);
         for sent in 1..=4 {
             assert_eq!(gateway.client().call(put(1000)).status, 200);
-            assert_eq!(gateway.used("l", "%2F*"), sent * 1000, "{store}");
+            assert_eq!(gateway.used("l", "127.0.0.1"), sent * 1000, "{store}");
         }
         assert!(failing.connections() > 0, "something was sent again");
     });
@@ -165,7 +185,7 @@ fn padding_of_http2_costs_nothing_and_cuts_reset_the_stream() {
         client.send(&frame(kind::DATA, PADDED | END_STREAM, 1, &padded)).unwrap();
         assert_eq!(client.reaction(1), Reaction::Status(200));
         client.find("the end", |frame| frame.stream == 1 && frame.flags & END_STREAM > 0);
-        assert_eq!(gateway.used("l", "%2F*"), 800, "{store}");
+        assert_eq!(gateway.used("l", "127.0.0.1"), 800, "{store}");
         client.send(&get(3, "/drip/50000")).unwrap();
         assert_eq!(client.reaction(3), Reaction::Status(200));
         let (mut passed, end) = (0, Instant::now() + Duration::from_secs(20));
@@ -195,9 +215,9 @@ fn bytes_of_an_upstream_that_speaks_http2_are_counted_alike() {
         let path = format!("/{}", "x".repeat(699));
         let mut client: Client = gateway.client();
         assert_eq!(client.get(&path).body.len(), 700);
-        assert_eq!(gateway.used("l", "%2F*"), 700, "{store}");
+        assert_eq!(gateway.used("l", "127.0.0.1"), 700, "{store}");
         // The echo states no length, so all that the limit allows is reserved at once.
-        assert_eq!((client.get(&path).status, gateway.used("l", "%2F*")), (429, 700));
+        assert_eq!((client.get(&path).status, gateway.used("l", "127.0.0.1")), (429, 700));
     });
 }
 
@@ -235,7 +255,7 @@ fn both_directions_go_on_when_the_store_answers(software: Software) {
     told.recv_timeout(PATIENCE).expect("the request goes on");
     client.send("0\r\n\r\n");
     assert_eq!(client.response(false).body, b"+", "the response goes on");
-    until("both directions are charged", PATIENCE, || gateway.used("l", "%2F*") == 3);
+    until("both directions are charged", PATIENCE, || gateway.used("l", "127.0.0.1") == 3);
 }
 
 with_each_server! { both_directions_go_on_when_the_store_answers }

@@ -422,6 +422,21 @@ fn a_source_without_an_end_is_given_up() {
 }
 
 #[test]
+fn what_may_be_only_the_beginning_of_a_document_is_refused() {
+    let bytes = |head: &str, text: &str| Answer::Bytes(format!("HTTP/1.1 200 OK\r\n{head}\r\n{text}").into_bytes());
+    refused(bytes("", &config(202)), "it must send Content-Length or Transfer-Encoding: chunked");
+    let chunks = format!("{:x}\r\n{}\r\n", config(203).len(), config(203));
+    let source = Source::start(bytes("Transfer-Encoding: chunked\r\n", &format!("{chunks}0\r\n\r\n")));
+    let state = folder();
+    let gateway = start(&source.url(), "1s", state.path());
+    assert_eq!(status(&gateway), 203);
+    source.set(bytes("Transfer-Encoding: chunked\r\n", &chunks.replace("203", "204")));
+    let line = gateway.wait_message("reload refused");
+    assert!(line["problems"].as_str().unwrap().contains("does not send all of the document"), "{line}");
+    assert_eq!(status(&gateway), 203);
+}
+
+#[test]
 fn an_error_page_is_no_configuration() {
     refused(Answer::Bytes(ok("\n <!DOCTYPE html><title>Log in</title>", "")), "a web page, not TOML");
 }

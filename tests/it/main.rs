@@ -25,6 +25,7 @@ mod begun_heads;
 mod bodies;
 mod body_sizes;
 mod byte_reports;
+mod byte_shares;
 mod byte_tunnels;
 mod byte_uploads;
 mod bytes;

@@ -45,7 +45,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
         Cost::Tokens(cost) => tokens(f, cost)?,
-        Cost::Bytes(cost) => bytes(f, *cost)?,
+        Cost::Bytes(cost) => bytes(f, limit, *cost)?,
         Cost::Elements => writeln!(f, "    a request costs 1, or the number of items if its body is a JSON array")?,
         Cost::OnStatus(cost, statuses) => {
             let statuses = super::statuses(statuses);
@@ -103,9 +103,10 @@ fn tokens(f: &mut fmt::Formatter<'_>, cost: &TokenCost) -> fmt::Result {
     Ok(())
 }
 
-fn bytes(f: &mut fmt::Formatter<'_>, cost: ByteCost) -> fmt::Result {
+fn bytes(f: &mut fmt::Formatter<'_>, limit: &Limit, cost: ByteCost) -> fmt::Result {
     writeln!(f, "    a request costs the bytes of {}", cost.counted.in_words())?;
-    writeln!(f, "      {} at a time are reserved of a body without a length", spelled_size(cost.reserve))?;
+    let which = if limit.charges_in_steps() { "each body" } else { "a body without a length" };
+    writeln!(f, "      {} at a time are reserved of {which}", spelled_size(cost.reserve))?;
     if cost.on_exhausted == OnExhausted::Cut {
         writeln!(f, "      such a body is cut if there is no room for more")?;
     }

@@ -118,11 +118,12 @@ impl DescribedLimit<'_> {
             true => ", and before the head of the response its length",
             false => "",
         };
-        format!(
-            "the bytes of {}: {} reserved at first{response}; of a body without a length {step} at a time",
-            cost.counted.in_words(),
-            spelled_size(reserved)
-        )
+        let (first, stepwise) = match self.limit.charges_in_steps() {
+            true => ("must have room", "of each body, reserved"),
+            false => ("reserved", "of a body without a length"),
+        };
+        let (counted, reserved) = (cost.counted.in_words(), spelled_size(reserved));
+        format!("the bytes of {counted}: {reserved} {first} at first{response}; {stepwise} {step} at a time")
     }
 
     fn key(&self) -> String {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
@@ -18,7 +19,7 @@ use crate::config::{Config, Cost};
 use crate::limit::{MAX_QUOTA, Rate};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{
-    self, Decision, DecisionInput, DecisionState, LimitVerdict, PendingReservation, RouteLimit, StageRange,
+    self, Asker, Decision, DecisionInput, DecisionState, LimitVerdict, PendingReservation, RouteLimit, StageRange,
 };
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -148,7 +149,8 @@ impl<'c> Replay<'c> {
             worker: 0,
             traced_since: None,
             fail_open: true,
-            asker: None,
+            // The bytes pass elsewhere, as for a proxy that asks.
+            asker: Some(Asker { longest_hold: Duration::MAX }),
         };
         let mut state = DecisionState::new(&self.gateway.store, 0);
         // The memory store answers at once, and no limit holds requests.

@@ -121,7 +121,8 @@ tables! {
         ask_usage: bool = flag(), true;
         /// For `tokens` and `bytes`: what happens to a stream that needs more than was reserved: `"finish"` lets it go on and
         /// charges it past the quota, `"cut"` ends it if there is no room. In tokens a stream is events, lines of JSON, or a
-        /// JSON array without a length; in bytes it is any body without a length, and any tunnel.
+        /// JSON array without a length; in bytes it is any body without a length, any body if clients share the limit, and any
+        /// tunnel.
         on_exhausted: OnExhausted = words(&[("finish", OnExhausted::Finish), ("cut", OnExhausted::Cut)]), "finish";
     }
 

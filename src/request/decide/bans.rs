@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 
 use super::heavy_hitters::kept_text;
 use super::{BanLimits, Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::config::{self, BanResponse};
 use crate::limit::{Limit, Verdict};
 use crate::request::identify::key_text::written_text;
 use crate::store::memory::Memory;
-use crate::store::{Answer, Ask, Verdicts};
+use crate::store::{Answer, Ask, Store, Verdicts};
 
 /// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
@@ -197,6 +197,24 @@ pub(super) fn limit_of(place: usize) -> Option<usize> {
 }
 
 impl RouteLimit {
+    /// Counts a refusal of a key whose request was admitted before. If it is one too many, a ban begins, which the next request
+    /// of the key meets.
+    pub async fn strike_later(&self, key: Fingerprint, store: &Store, worker: usize) {
+        let now = clock::now();
+        let Some(rule) = self.ban.as_ref().filter(|rule| self.is_of_route && rule.is_one_too_many(key, now)) else {
+            return;
+        };
+        let reply = match store.decide(&[ask(&rule.limits.bans, key, 1, 0)], now, worker) {
+            Answer::Now(reply) => Some(reply),
+            Answer::Later(reply) => reply.await.ok(),
+            Answer::Away => None,
+        };
+        if let Some((_, verdict)) = reply.and_then(|reply| reply.verdicts.first().copied()) {
+            rule.strikes.forget(&rule.limits.strikes, key);
+            self.metrics.bans.of(worker).begun.add(u64::from(verdict.admitted));
+        }
+    }
+
     /// Notes for the admin API what the verdict says about a ban of this key.
     pub(super) fn note_ban(
         &self,

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{DecisionCounters, LimitMetrics};
+use super::{DecisionCounters, LimitMetrics, RouteLimit};
 use crate::base::clock;
-use crate::config::Role;
+use crate::config::{Cost, Role};
 use crate::store::{Answer, Ask, Asks, Reply, Reserved, Store};
 
 /// What happens to a request that needs more than its limit has room for.
@@ -75,6 +75,13 @@ impl OpenReservation {
 
     fn lacks(&self, needed: Needed) -> bool {
         self.beyond == Beyond::Refused && self.ask(needed, false).is_some()
+    }
+}
+
+impl RouteLimit {
+    /// See [`crate::config::Limit::charges_in_steps`].
+    pub fn charges_in_steps(&self) -> bool {
+        matches!(self.cost, Cost::Bytes(_)) && !self.key.tells_clients_apart()
     }
 }
 

@@ -175,7 +175,8 @@ impl<'a> DecisionState<'a> {
         // A pool holds only its own requests.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
         let if_abandoned = if input.asker.is_some() { IfAbandoned::Stays } else { IfAbandoned::Ends };
-        let ask = Ask { need, settles, if_abandoned, held_above, role, place, ..Ask::new(limit, key, cost) };
+        let in_steps = input.charges_in_steps(place);
+        let ask = Ask { need, settles, if_abandoned, held_above, role, in_steps, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
             let mut reserved = Reserved::nothing(&ask);

@@ -114,14 +114,23 @@ pub fn value_text(source: &Source, value: &[u8]) -> String {
     }
 }
 
-/// A key in the form of the admin API: its parts, joined by `|`. A missing part is empty; an IPv6 network is an address.
+/// Joins the texts of the parts of a key by `|`. Several parts write a `|` as `%7C` and a `%` as `%25`, so no other key has
+/// the same text.
+pub fn joined(parts: &[String]) -> String {
+    match parts {
+        [part] => part.clone(),
+        _ => parts.iter().map(|part| part.replace('%', "%25").replace('|', "%7C")).collect::<Vec<_>>().join("|"),
+    }
+}
+
+/// A key in the form of the admin API: its parts, [`joined`]. A missing part is empty; an IPv6 network is an address.
 pub fn written_text(parts: &[Option<(&Source, Vec<u8>)>]) -> String {
     let part = |part: &Option<(&Source, Vec<u8>)>| match part {
         Some((Source::ClientIp { .. }, value)) => network(value, 128),
         Some((_, value)) => String::from_utf8_lossy(value).into_owned(),
         None => String::new(),
     };
-    parts.iter().map(part).collect::<Vec<_>>().join("|")
+    joined(&parts.iter().map(part).collect::<Vec<_>>())
 }
 
 /// A key as a text: its parts, joined by `|`. A missing part is `-`.
@@ -218,6 +227,9 @@ mod tests {
             written_text(&[Some((&address, v6.clone())), None, Some((&method, b"GET".to_vec()))]),
             "2001:db8::||GET"
         );
+        let header = |value: &str| Some((&method, value.as_bytes().to_vec()));
+        assert_eq!(written_text(&[header("a|b"), header("a%7Cb")]), "a%7Cb|a%257Cb");
+        assert_eq!(written_text(&[header("a|b%")]), "a|b%");
         assert_eq!(key_text(&[None, Some((&address, vec![192, 0, 2, 1]))]), "-|192.0.2.1");
         assert_eq!(value_text(&Source::ClientIp { v6: 128 }, &v6), "2001:db8::");
         assert_eq!(value_text(&method, b"\xff"), "\u{fffd}");

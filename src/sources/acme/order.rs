@@ -19,7 +19,7 @@ use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
 use crate::base::http::retry_after;
 use crate::config::{Acme, Challenge, document_url};
-use crate::net::fetch::{self, Url};
+use crate::net::fetch::{self, FetchError, Url};
 use crate::net::tls::ConnectorTls;
 
 /// How often the authority is asked whether it has finished a step.
@@ -189,7 +189,11 @@ impl HttpClient for AcmeClient {
             let body = body.collect().await.map_or(Bytes::new(), Collected::to_bytes);
             let request = Request::from_parts(head, Full::new(body));
             let fetched = fetch::exchange(&url, tls.as_ref(), request, MOST, LIMIT).await;
-            let (parts, body) = fetched.map_err(NoAnswer::Fetch)?.into_parts();
+            let fetched = fetched.map_err(NoAnswer::Fetch)?;
+            if !fetched.body().is_empty() && !fetch::has_end(&fetched) {
+                return Err(NoAnswer::Fetch(FetchError::NoEnd).into());
+            }
+            let (parts, body) = fetched.into_parts();
             let is_error = parts.status.is_client_error() || parts.status.is_server_error();
             if is_error {
                 told.set(retry_after(&parts.headers, clock::now()));
