@@ -30,6 +30,7 @@ const RULES: &[Rule] = &[
     keys::chosen_addresses,
     keys::invented,
     rates_without_effect,
+    shared_bytes,
     retries,
     hosts_of_others,
     log_file_without_lines,
@@ -96,6 +97,18 @@ fn everybody_is_trusted(advised: &Advised<'_>) {
                 format!("{network} trusts everybody, so every client chooses the address by which it is counted");
             let help = "list the networks of your own proxies only";
             advised.warn(&[&"server", &"trusted_proxies", &index], message, help);
+        }
+    }
+}
+
+fn shared_bytes(advised: &Advised<'_>) {
+    for limit in advised.config.limits.iter().filter(|limit| limit.counts_bytes()) {
+        if !limit.tells_clients_apart() && !limit.charges_in_steps() {
+            let name = &limit.name;
+            let message = format!("a client can hold all bytes of `{name}` by a body that it neither sends nor reads");
+            let help =
+                "clients share this limit: add on_exhausted = \"cut\" to the cost, so each body holds at most a step";
+            advised.warn(&[&"limits", name, &"cost"], message, help);
         }
     }
 }

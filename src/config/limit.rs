@@ -102,9 +102,9 @@ impl Limit {
     }
 
     /// Whether a body is charged only while it passes, even if its length is known: several clients share the limit, so none
-    /// may hold what it does not use.
+    /// may hold what it does not use. A body that is not cut has to be charged before, or many would pass side by side.
     pub fn charges_in_steps(&self) -> bool {
-        self.counts_bytes() && !self.tells_clients_apart()
+        self.cost.cuts_bytes() && !self.tells_clients_apart()
     }
 
     pub fn needs_body(&self) -> bool {

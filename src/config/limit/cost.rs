@@ -47,6 +47,11 @@ impl Cost {
             _ => None,
         }
     }
+
+    /// Whether a body breaks off that needs more bytes than there is room for.
+    pub fn cuts_bytes(&self) -> bool {
+        matches!(self, Self::Bytes(ByteCost { on_exhausted: OnExhausted::Cut, .. }))
+    }
 }
 
 /// The cost is the number of bytes of bodies that pass.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{DecisionCounters, LimitMetrics, RouteLimit};
 use crate::base::clock;
-use crate::config::{Cost, Role};
+use crate::config::Role;
 use crate::store::{Answer, Ask, Asks, Reply, Reserved, Store};
 
 /// What happens to a request that needs more than its limit has room for.
@@ -81,7 +81,7 @@ impl OpenReservation {
 impl RouteLimit {
     /// See [`crate::config::Limit::charges_in_steps`].
     pub fn charges_in_steps(&self) -> bool {
-        matches!(self.cost, Cost::Bytes(_)) && !self.key.tells_clients_apart()
+        self.cost.cuts_bytes() && !self.key.tells_clients_apart()
     }
 }
 
