@@ -65,3 +65,33 @@ fn a_state_of_another_type_is_not_asked_for_in_a_loop() {
         assert!((1.0..=2.0 * ASKED as f64).contains(&errors), "{strategy}: {errors} errors");
     }
 }
+
+#[test]
+fn a_state_that_is_damaged_is_written_anew() {
+    for strategy in ["fixed-window", "token-bucket", "moving-window"] {
+        let valkey = Valkey::start();
+        let limit = harness::limited("header:x-api-key", "1000/h", &format!("strategy = \"{strategy}\""));
+        let config = valkey.store_with(REJECT) + &limit;
+        let gateways = [Gateway::start(&config), Gateway::start(&config)];
+        for (key, damaged) in
+            ["", "=", "word", "=12345678", "=12345678901", "=123456789012", "=123456789012345"].iter().enumerate()
+        {
+            let key = format!("k{key}");
+            let before = valkey.names();
+            assert_eq!(status(&mut gateways[0].client(), &key), 200);
+            let is_new = |name: &String| name.contains("#=") && !before.contains(name);
+            until("it is counted", PATIENCE, || valkey.names().iter().any(&is_new));
+            let name = valkey.names().into_iter().find(&is_new).unwrap();
+            for _ in 0..3 {
+                assert_eq!(valkey.ask(&["SET", &name, damaged]), ["OK"]);
+                for gateway in gateways.iter().cycle().take(4) {
+                    assert_eq!(status(&mut gateway.client(), &key), 200, "{strategy} {damaged:?}");
+                }
+            }
+        }
+        for gateway in &gateways {
+            others_pass(gateway);
+            assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
+        }
+    }
+}

@@ -327,9 +327,10 @@ impl VersionedState {
             return false;
         }
         let Some(Restored { cell: mut theirs, groups, ahead }) = Cell::restore(rates, now, value) else {
-            // A value that is not ours is overwritten.
-            (self.overtaken, self.appended) = (false, 0);
-            sent.into_iter().chain(unacknowledged).for_each(|sent| self.tell_again(sent));
+            // A value that is not ours is overwritten: what was appended to it, too.
+            (self.overtaken, self.appended) = (false, TOO_LONG);
+            sent.into_iter().for_each(|sent| self.add_again(sent.change));
+            unacknowledged.into_iter().for_each(|sent| self.tell_again(sent));
             self.charge(0, now);
             return false;
         };

@@ -24,21 +24,22 @@ redis.call('SET',KEYS[1],string.format('%.0f',n)..(at and string.sub(v,at) or ''
 return n",
 };
 
-/// Replaces a value that begins with the first argument by the second, which lives for the third. What is no value of ours
-/// is replaced, too.
+/// Replaces a value that begins with the first argument, its mark and version, by the second, which lives for the third. What
+/// is no value of ours, because it has no mark, version and number, is replaced, too.
 pub(super) const REPLACE: Script = Script {
-    digest: "bec5f85d97346bc8178475012d25de8df5decb59",
-    source: "local v=redis.call('GETRANGE',KEYS[1],0,#ARGV[1]-1)
-if v=='' then return false end
-if v~=ARGV[1] and string.sub(v,1,1)=='=' then return 0 end
+    digest: "64d1706da443bef111bde6a34d1234df56c82e1f",
+    source: "local v=redis.call('GETRANGE',KEYS[1],0,12)
+if v=='' and redis.call('EXISTS',KEYS[1])==0 then return false end
+if #v==13 and string.sub(v,1,1)=='=' and string.sub(v,1,9)~=ARGV[1] then return 0 end
 redis.call('SET',KEYS[1],ARGV[2],'EX',ARGV[3])
 return 1",
 };
 
-/// Makes the first argument the version of a value, appends the second, and lets it live for the third.
+/// Makes the first argument the mark and version of a value of ours, appends the second, and lets it live for the third.
 pub(super) const APPEND: Script = Script {
-    digest: "b6db18bf2cb77e01eff721efe8493b97fbd55726",
-    source: "if redis.call('GETRANGE',KEYS[1],0,0)~='=' then return false end
+    digest: "9a1b4f00b1c2867dc749cccc28dee185b4f24747",
+    source: "local v=redis.call('GETRANGE',KEYS[1],0,12)
+if #v<13 or string.sub(v,1,1)~='=' then return false end
 redis.call('SETRANGE',KEYS[1],0,ARGV[1])
 redis.call('APPEND',KEYS[1],ARGV[2])
 redis.call('EXPIRE',KEYS[1],ARGV[3])
