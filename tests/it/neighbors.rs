@@ -55,14 +55,13 @@ fn a_state_of_another_type_is_not_asked_for_in_a_loop() {
             valkey.ask(&["DEL", &name]);
             assert_eq!(valkey.ask(&["RPUSH", &name, "x"]), ["1"]);
         }
-        const ASKED: usize = 20;
-        for _ in 0..ASKED {
+        for _ in 0..20 {
             status(&mut client, "k");
         }
         others_pass(&gateway);
         others_pass(&gateway);
         let errors = gateway.metric("gateway_store_errors_total").unwrap();
-        assert!((1.0..=2.0 * ASKED as f64).contains(&errors), "{strategy}: {errors} errors");
+        assert!((1.0..=40.0).contains(&errors), "{strategy}: {errors} errors");
     }
 }
 
