@@ -21,9 +21,9 @@ const SSL_MODES: [(&str, PostgresTls); 4] = [
     ("verify-full", PostgresTls::Always),
 ];
 
-/// Set before the options of the URL, which may replace this timeout (in milliseconds). A lookup reads one row by its key: if
-/// it takes this long, it waits for a lock or lacks an index.
-const FIRST_OPTIONS: &str = "-c statement_timeout=2000";
+/// Set before the options of the URL, which may replace these timeouts (in milliseconds). A lookup reads one row by its key: if
+/// it takes this long, it lacks an index. A lock ends it earlier with another error, since a lock on the table delays all keys.
+const FIRST_OPTIONS: &str = "-c statement_timeout=2000 -c lock_timeout=1000";
 
 /// Set after the options of the URL: the gateway can change nothing.
 const LAST_OPTIONS: &str = "-c default_transaction_read_only=on";
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn the_options_of_the_url_come_between_those_of_the_gateway() {
         let url = PostgresUrl::parse("postgres://db/plans?options=-c%20statement_timeout%3D5000").unwrap();
-        let all = "-c statement_timeout=2000 -c statement_timeout=5000 -c default_transaction_read_only=on";
+        let all = "-c statement_timeout=2000 -c lock_timeout=1000 -c statement_timeout=5000 -c default_transaction_read_only=on";
         assert_eq!(url.config.get_options(), Some(all));
     }
 

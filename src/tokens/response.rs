@@ -167,9 +167,9 @@ impl ResponseReader {
         self.findings.report.has_input()
     }
 
-    /// Whether the answer is complete, so that only its usage may follow.
+    /// Whether all answers are complete, so that only their usage may follow.
     pub fn is_complete(&self) -> bool {
-        self.findings.ending.is_complete
+        self.findings.ending.is_complete()
     }
 
     pub fn has_failed(&self) -> bool {

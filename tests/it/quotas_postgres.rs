@@ -88,6 +88,25 @@ fn a_row_holds_and_its_change_is_announced_by_the_trigger_of_the_documentation()
 
 #[test]
 #[ignore = "needs PostgreSQL"]
+fn a_key_with_a_large_row_or_a_slow_query_fails_alone() {
+    let server = database();
+    server.sql("insert into plans (key, rates) select unnest('{large,slow,a,b,c}'::text[]), '{5/d}'");
+    let query = "select rates, case key when 'large' then repeat('x', 2000000) end as note, \
+                 case key when 'slow' then pg_sleep(60) is null end as slow from plans where key = $1";
+    let gateway = Gateway::start(&limit(&server, &format!("query = {query:?}")));
+    until_quota(&gateway, "a", Ok(5));
+    let session = || server.sql("select pid from pg_stat_activity where usename = 'gateway'");
+    let (client, before) = (&mut gateway.client(), session());
+    for (alone, other) in [("large", "b"), ("slow", "c")] {
+        assert_eq!(quota(client, alone), Ok(1), "{alone}");
+        assert_eq!(quota(client, other), Ok(5), "{other}, after {alone}");
+    }
+    assert_eq!(session(), before, "the connection stays");
+    assert_eq!(gateway.metric("gateway_quota_source_up"), Some(1.0));
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
 fn keys_are_asked_about_by_their_digests() {
     let server = database();
     server.sql("insert into plans (key, rates) values ('a', '{3/d}')");

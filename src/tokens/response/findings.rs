@@ -92,11 +92,14 @@ impl Findings {
         matches!(self.source, UsageSource::Pointers(_))
     }
 
-    /// When the stated usage is final; `None` if none is stated, or more will be. Zeros beside text state nothing.
+    /// When the stated usage is final; `None` if none is stated, or more will be. Zeros beside text state nothing, nor does a
+    /// stream that has failed before its answers were complete.
     pub(super) fn finality(&self) -> Option<Finality> {
         let has_input = self.report.has_input() || self.has_pointers();
         let is_nothing = self.report.usage().is_none_or(|usage| usage == Usage::default()) && self.text() > 0;
-        self.ending.finality(self.said()).filter(|_| has_input && !is_nothing)
+        let is_part = self.is_stream || self.is_list;
+        let has_broken_off = is_part && self.ending.has_failed && !self.ending.is_complete();
+        self.ending.finality(self.said()).filter(|_| has_input && !is_nothing && !has_broken_off)
     }
 
     fn document_ended(&mut self) {
@@ -170,15 +173,15 @@ impl Findings {
         let Some((member, text)) = self.kept.end() else { return };
         match (member, &*text) {
             (Member::StopReason | Member::FinishReason, text) => {
-                self.ending.is_complete |= !(text == b"null" || text.ends_with(b"_UNSPECIFIED"));
+                if text != b"null" && !text.ends_with(b"_UNSPECIFIED") {
+                    self.ending.finishes();
+                }
             }
             (Member::Model, _) if self.models.len() < MOST_MODELS && !self.models.contains(&text) => {
                 self.models.push(text);
             }
             (Member::Status, b"in_progress" | b"queued") => self.ending.begins(),
-            (Member::Status, b"completed" | b"incomplete" | b"failed" | b"cancelled") => {
-                self.ending.is_complete = true;
-            }
+            (Member::Status, b"completed" | b"incomplete" | b"failed" | b"cancelled") => self.ending.finishes(),
             (Member::Type, b"error") => self.ending.has_failed = true,
             (Member::Type, text) if text.starts_with(b"response.") => {
                 self.provider = Some(Provider::OpenAiResponses);
@@ -266,8 +269,10 @@ impl Findings {
     #[inline(never)]
     fn word_of_member(&mut self, word: Option<&[u8]>) {
         let member = self.document.take_member(None);
-        if member == Member::SequenceNumber && self.document.place == Place::Response {
-            self.sequence_number = word.and_then(count);
+        match (self.document.place, member) {
+            (Place::Response, Member::SequenceNumber) => self.sequence_number = word.and_then(count),
+            (Place::Choice, Member::Index) => self.ending.has_index(word.and_then(count).unwrap_or_default()),
+            _ => {}
         }
         self.count(member, word);
     }
@@ -341,6 +346,9 @@ impl Visit for Findings {
         let document = &mut self.document;
         if matches!(self.source, UsageSource::Pointers(_)) {
             self.follower.end(kind);
+        }
+        if document.place == Place::Choice {
+            self.ending.piece_ended();
         }
         document.leave();
         if document.depth <= 1 {

@@ -24,6 +24,8 @@ pub(super) enum Member {
     Response,
     Choices,
     Candidates,
+    /// Which of several answers it is.
+    Index,
     /// Contains the choices of some servers.
     Output,
     /// Why the answer has finished, from Anthropic.
@@ -66,6 +68,7 @@ impl Member {
             b"message" => Self::Message,
             b"response" => Self::Response,
             b"choices" => Self::Choices,
+            b"index" => Self::Index,
             b"candidates" => Self::Candidates,
             b"output" => Self::Output,
             b"stop_reason" => Self::StopReason,

@@ -102,16 +102,24 @@ impl Report {
     }
 }
 
+/// How many answers of one response are told apart. OpenAI allows 128.
+const MOST_ANSWERS: u64 = 127;
+
 /// Decides whether a stated usage is final. A stream states counts before it has ended: the first event of Anthropic has an
 /// output of 1, and each event of Gemini has the usage so far.
 ///
 /// A count is final if no text comes after it, and if the answer was complete before, or no part of the answer is in the same
 /// event. So a count that stands alone is final, as in the last chunk of OpenAI; one beside a piece of the answer only with a
-/// reason to finish. If pointers state it, what is a piece of the answer is unknown: a count beside text is final at the end.
+/// reason to finish, of each answer that has begun. If pointers state it, what is a piece of the answer is unknown: a count
+/// beside text is final at the end.
 #[derive(Default)]
 pub(super) struct Ending {
-    /// Whether the answer is complete: it has stated why it finished.
-    pub(super) is_complete: bool,
+    /// Whether a reason to finish was stated.
+    has_finished: bool,
+    /// The answers of which something has come, a bit for each index.
+    begun: u128,
+    /// Those that have stated why they finished.
+    finished: u128,
     /// Whether the provider has reported a failure.
     pub(super) has_failed: bool,
     document: Document,
@@ -131,7 +139,7 @@ pub(super) enum Finality {
 }
 
 /// What was seen of one document: a response, or a part of a stream.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Document {
     /// How much text there was before the document.
     before: u64,
@@ -139,12 +147,41 @@ struct Document {
     has_answer: bool,
     /// Whether the document states that more follows.
     is_early: bool,
+    /// Of the current piece.
+    index: u64,
+    /// Whether the current piece states why its answer finished.
+    is_last: bool,
 }
 
 impl Ending {
-    /// Notes that the document has a piece of the answer.
+    /// Notes that a piece of the answer begins.
     pub(super) fn answers(&mut self) {
-        self.document.has_answer = true;
+        // Gemini leaves out the index 0.
+        self.document = Document { has_answer: true, index: 0, is_last: false, ..self.document };
+    }
+
+    /// Notes the index of the answer of which this is a piece.
+    pub(super) fn has_index(&mut self, index: u64) {
+        self.document.index = index;
+    }
+
+    /// Notes a reason to finish.
+    pub(super) fn finishes(&mut self) {
+        (self.has_finished, self.document.is_last) = (true, true);
+    }
+
+    /// Notes the end of a piece of one of several answers.
+    pub(super) fn piece_ended(&mut self) {
+        let Document { index, is_last, .. } = self.document;
+        // Answers beyond the bits share the last one, and never count as finished.
+        let bit = 1 << index.min(MOST_ANSWERS);
+        self.begun |= bit;
+        self.finished |= if is_last && index < MOST_ANSWERS { bit } else { 0 };
+    }
+
+    /// Whether all answers that have begun have stated why they finished.
+    pub(super) fn is_complete(&self) -> bool {
+        self.has_finished && self.begun == self.finished
     }
 
     /// Notes that the document states that more follows.
@@ -160,12 +197,12 @@ impl Ending {
     /// Notes that the document, now at its end, has stated a count, after `text` bytes of text. `is_part` marks one of several
     /// documents.
     pub(super) fn said(&mut self, text: u64, is_part: bool, by_pointers: bool) {
-        let Document { before, has_answer, is_early } = self.document;
+        let Document { before, has_answer, is_early, .. } = self.document;
         let is_alone = !is_part || !has_answer && text == before;
         let finality = match (is_alone, is_early) {
             (true, early) if by_pointers || !early => Some(Finality::Alone),
             _ if by_pointers => Some(Finality::AtEnd),
-            _ => self.is_complete.then_some(Finality::Finished),
+            _ => self.is_complete().then_some(Finality::Finished),
         };
         if let Some(finality) = finality {
             self.said = Some((text, finality));

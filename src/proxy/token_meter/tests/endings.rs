@@ -165,8 +165,11 @@ fn of_several_answers_only_the_last_end_is_final() {
             place + 1
         )
     };
-    let (first, second) = (part(0, ",\"finishReason\":\"STOP\""), part(1, ""));
-    for (answers, ends, cost) in [(1, false, 9), (2, false, 60), (2, true, 9)] {
+    let stop = ",\"finishReason\":\"STOP\"";
+    for (answers, finish, ends, cost) in
+        [(1, stop, false, 9), (2, stop, false, 60), (2, stop, true, 9), (1, "", false, 60), (2, "", true, 60)]
+    {
+        let (first, second) = (part(0, stop), part(1, finish));
         let counted = Counted::new(&["100/h"]);
         let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
         let output = AskedOutput { most: 0, is_bounded: false, is_uncertain: false, answers };
@@ -175,11 +178,11 @@ fn of_several_answers_only_the_last_end_is_final() {
         for _ in 0..2 {
             assert!(next(&mut meter, &mut body).unwrap().is_some());
         }
-        assert_eq!(meter.waits_for_usage(), answers > 1);
+        assert_eq!(meter.waits_for_usage(), answers > 1 && finish == stop);
         if ends {
             assert_eq!(next(&mut meter, &mut body), Ok(None));
         }
         meter.close();
-        assert_eq!(counted.used(), cost, "{answers} {ends}");
+        assert_eq!(counted.used(), cost, "{answers} {finish} {ends}");
     }
 }

@@ -90,6 +90,10 @@ const OF_THE_SERVER: [&str; 7] = ["08", "40", "53", "55", "57", "58", "XX"];
 /// functions raise.
 const OF_VALUES: [&str; 3] = ["22", "23", "P0"];
 
+/// `query_canceled`: the query has taken longer than `statement_timeout` with this key. What waits for a lock ends earlier, by
+/// `lock_timeout`.
+const CANCELED: &str = "57014";
+
 /// The answers to a prepared statement that must be prepared again: its columns have changed, or a pool has given the session to
 /// another connection.
 const OUTDATED: [&str; 2] = ["0A000", "26000"];
@@ -115,7 +119,9 @@ pub(super) fn of_query(error: &Error) -> LookupError {
         Some(code) if OF_VALUES.iter().any(|class| code.code().starts_with(class)) => {
             LookupError::Unusable(format!("the query fails with this key (SQLSTATE {})", code.code()))
         }
-        Some(code) if !OF_THE_SERVER.iter().any(|class| code.code().starts_with(class)) => LookupError::Unusable(text),
+        Some(code) if code.code() == CANCELED || !OF_THE_SERVER.iter().any(|class| code.code().starts_with(class)) => {
+            LookupError::Unusable(text)
+        }
         _ => LookupError::Away(text),
     }
 }

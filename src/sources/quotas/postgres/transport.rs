@@ -2,7 +2,8 @@
 //! last, and whether it is valid messages.
 //!
 //! A message begins with one byte for its kind and four for its length (PostgreSQL, "Message Formats"). The client library
-//! buffers a whole message, so without this check a server could claim a huge length and make the memory grow.
+//! buffers a whole message, so a long one would make the memory grow. It is dropped as it comes, and the library reads an error
+//! instead, so that only the lookup with the long row fails.
 
 use std::cell::Cell;
 use std::io;
@@ -10,6 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -76,8 +78,16 @@ async fn offers_tls(stream: &mut TcpStream) -> io::Result<bool> {
 /// In bytes. The row of a quota has a thousandth of that.
 const LONGEST_MESSAGE: u32 = 1 << 20;
 
+/// How much is read at once, in bytes.
+const PIECE: usize = 8 << 10;
+
 /// The length includes these bytes.
 const LENGTH_BYTES: u32 = 4;
+
+/// The kinds of messages (PostgreSQL, "Message Formats").
+const DATA_ROW: u8 = b'D';
+const ERROR_RESPONSE: u8 = b'E';
+const NOTICE_RESPONSE: u8 = b'N';
 
 /// Follows message boundaries in what is read.
 #[derive(Debug, Default)]
@@ -86,29 +96,37 @@ struct Messages {
     have: usize,
     /// The number of missing bytes after the head.
     rest: usize,
+    /// Whether these are dropped.
+    is_too_long: bool,
 }
 
 impl Messages {
+    /// Passes the messages on to `out`, with an error in the place of a row that is too long.
+    ///
     /// # Errors
-    /// If it is not the protocol, or a message is too long.
-    fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// If it is not the protocol, or another message is too long.
+    fn read(&mut self, mut bytes: &[u8], out: &mut BytesMut) -> io::Result<()> {
         while !bytes.is_empty() {
-            let passed = self.rest.min(bytes.len());
-            self.rest -= passed;
-            bytes = bytes.get(passed..).unwrap_or_default();
-            let missing = self.head.iter_mut().skip(self.have).zip(bytes);
+            let (content, after) = bytes.split_at(self.rest.min(bytes.len()));
+            self.rest -= content.len();
+            if !self.is_too_long {
+                out.extend_from_slice(content);
+            }
+            let missing = self.head.iter_mut().skip(self.have).zip(after);
             let taken = missing.map(|(place, byte)| *place = *byte).count();
             self.have += taken;
-            bytes = bytes.get(taken..).unwrap_or_default();
+            bytes = after.get(taken..).unwrap_or_default();
             if self.have == self.head.len() {
                 let [kind, length @ ..] = self.head;
                 let length = u32::from_be_bytes(length);
                 if !kind.is_ascii_alphanumeric() || length < LENGTH_BYTES {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak PostgreSQL's protocol"));
                 }
-                if length > LONGEST_MESSAGE {
-                    let text = format!("it sends a message of {length} bytes, and {LONGEST_MESSAGE} are allowed");
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+                self.is_too_long = length > LONGEST_MESSAGE;
+                if self.is_too_long {
+                    out.extend_from_slice(&substitute(kind, length)?);
+                } else {
+                    out.extend_from_slice(&self.head);
                 }
                 self.have = 0;
                 self.rest = (length - LENGTH_BYTES) as usize;
@@ -118,10 +136,26 @@ impl Messages {
     }
 }
 
+/// A short message in the place of one that is too long.
+fn substitute(kind: u8, length: u32) -> io::Result<Vec<u8>> {
+    let text = format!("it sends a message of {length} bytes, and {LONGEST_MESSAGE} are allowed");
+    let kind = match kind {
+        DATA_ROW | ERROR_RESPONSE => ERROR_RESPONSE,
+        NOTICE_RESPONSE => NOTICE_RESPONSE,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, text)),
+    };
+    // 54000 is `program_limit_exceeded`.
+    let fields = format!("SERROR\0C54000\0M{text}\0\0").into_bytes();
+    let length = LENGTH_BYTES + u32::try_from(fields.len()).map_err(io::Error::other)?;
+    Ok([&[kind][..], &length.to_be_bytes(), &fields].concat())
+}
+
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
     messages: Messages,
+    /// What was read, and the library has not taken yet.
+    ready: BytesMut,
     heard: Rc<Cell<Instant>>,
 }
 
@@ -129,16 +163,26 @@ impl<S> Watched<S> {
     /// The cell has the time at which something was last read from `stream`.
     pub(super) fn new(stream: S) -> (Self, Rc<Cell<Instant>>) {
         let heard = Rc::new(Cell::new(Instant::now()));
-        (Self { stream, messages: Messages::default(), heard: heard.clone() }, heard)
+        let (messages, ready) = Default::default();
+        (Self { stream, messages, ready, heard: heard.clone() }, heard)
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = out.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, out))?;
-        self.heard.set(Instant::now());
-        Poll::Ready(self.messages.read(out.filled().get(before..).unwrap_or_default()))
+        let Self { stream, messages, ready, heard } = &mut *self;
+        while ready.is_empty() {
+            let mut piece = [0; PIECE];
+            let mut piece = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut piece))?;
+            heard.set(Instant::now());
+            if piece.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            messages.read(piece.filled(), ready)?;
+        }
+        out.put_slice(&ready.split_to(ready.len().min(out.remaining())));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -160,22 +204,40 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use super::*;
 
-    /// Reads the messages in pieces of `size`.
-    fn accepts(bytes: &[u8], size: usize) -> bool {
-        let mut messages = Messages::default();
-        bytes.chunks(size).all(|piece| messages.read(piece).is_ok())
+    /// Reads the messages in pieces of `size`. Returns what the library gets; `None` after an error.
+    fn passed(bytes: &[u8], size: usize) -> Option<BytesMut> {
+        let (mut messages, mut out) = (Messages::default(), BytesMut::new());
+        bytes.chunks(size).try_for_each(|piece| messages.read(piece, &mut out)).ok().map(|()| out)
     }
+
+    // The content of the messages has bytes that would be invalid heads.
+    const GOOD: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I1\0\0\0\x04D\0\0\0\x0a\xff\xff\xff\xff\xff\xff";
 
     #[test]
     fn messages_are_followed_in_whatever_pieces_they_come() {
-        // The content of the messages has bytes that would be invalid heads.
-        let good = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I1\0\0\0\x04D\0\0\0\x0a\xff\xff\xff\xff\xff\xff";
-        for size in 1..=good.len() {
-            assert!(accepts(good, size), "pieces of {size}");
-            for bad in [&b"\0\0\0\0\x08"[..], b"D\0\0\0\x03", b"D\x00\x10\x00\x01", b"HTTP/1.1 400 Bad Request"] {
-                assert!(!accepts(&[good, bad].concat(), size), "{bad:?} in pieces of {size}");
+        for size in 1..=GOOD.len() {
+            assert_eq!(passed(GOOD, size).as_deref(), Some(GOOD), "pieces of {size}");
+            for bad in [&b"\0\0\0\0\x08"[..], b"D\0\0\0\x03", b"T\x00\x10\x00\x01", b"HTTP/1.1 400 Bad Request"] {
+                assert!(passed(&[GOOD, bad].concat(), size).is_none(), "{bad:?} in pieces of {size}");
             }
         }
-        assert!(accepts(b"D\x00\x10\x00\x00", 2), "the longest one");
+        assert!(passed(b"D\x00\x10\x00\x00", 2).is_some(), "the longest one");
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_replaced() {
+        let content = vec![0xff; LONGEST_MESSAGE as usize + 1 - LENGTH_BYTES as usize];
+        for (kind, replaced) in [(b"D", b'E'), (b"E", b'E'), (b"N", b'N')] {
+            let all = [GOOD, kind, b"\x00\x10\x00\x01", &content, GOOD].concat();
+            for size in [1, 7, 8192, all.len()] {
+                let out = passed(&all, size).unwrap();
+                let short = out.strip_prefix(GOOD).unwrap().strip_suffix(GOOD).unwrap();
+                assert_eq!(
+                    (short[0], u32::from_be_bytes(short[1..5].try_into().unwrap())),
+                    (replaced, short.len() as u32 - 1)
+                );
+                assert!(short.ends_with(b"it sends a message of 1048577 bytes, and 1048576 are allowed\0\0"));
+            }
+        }
     }
 }

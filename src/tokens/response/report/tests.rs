@@ -95,6 +95,59 @@ fn an_early_count_is_no_final_one() {
 }
 
 #[test]
+fn a_count_beside_an_answer_is_final_when_all_answers_have_finished() {
+    let chunk = |index: &str, content: &str, finish: &str| {
+        let usage = r#"{"prompt_tokens":9,"completion_tokens":1}"#;
+        format!(
+            r#"{{"choices":[{{"finish_reason":{finish},{index}"delta":{{"content":"{content}"}}}}],"usage":{usage}}}"#
+        )
+    };
+    let (first, second, beyond) = (r#""index":0,"#, r#""index":1,"#, r#""index":127,"#);
+    let stop = r#""stop""#;
+    let alone = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    for (events, said) in [
+        (&[&*chunk(first, "a", stop), &chunk(second, "b", "null")][..], false),
+        (&[&chunk(second, "b", "null"), &chunk("", "a", stop)], false),
+        (&[&chunk(second, "b", "null"), &chunk(first, "a", stop), &chunk(second, "", stop)], true),
+        (&[&chunk(second, "b", "null"), &chunk(first, "a", stop), &chunk(second, "c", stop), "[DONE]"], true),
+        (&[&chunk(first, "a", stop), &chunk(second, "b", "null"), alone], true),
+        (&[&chunk(second, "b", stop)], true),
+        (&[&chunk(first, "a", stop), &chunk(beyond, "b", stop)], false),
+        (&[&chunk(first, "a", stop), &chunk(beyond, "b", stop), alone], true),
+    ] {
+        assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
+    }
+    let two = |last: &str| {
+        format!(
+            r#"{{"candidates":[{{"finishReason":"STOP"}},{{"content":{{"parts":[{{"text":"b"}}]}},"index":1{last}}}],"usageMetadata":{{"promptTokenCount":9,"candidatesTokenCount":1}}}}"#
+        )
+    };
+    assert!(!is_said(EVENTS, &stream(&[&two("")])));
+    assert!(is_said(EVENTS, &stream(&[&two(""), &two(r#","finishReason":"STOP""#)])));
+}
+
+#[test]
+fn a_failure_before_the_end_states_no_usage() {
+    let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":1}"#;
+    let text = |finish: &str| {
+        format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"Hello"}},"finish_reason":{finish}}}]}}"#)
+    };
+    let (error, both) = (r#"{"error":{"message":"x"}}"#, format!(r#"{{"error":{{"message":"x"}},{usage}}}"#));
+    let alone = format!(r#"{{"choices":[],{usage}}}"#);
+    let (going, stopped) = (text("null"), text(r#""stop""#));
+    for (events, said) in [
+        (&[&*going, &both][..], false),
+        (&[&going, &alone, error], false),
+        (&[&stopped, &alone, error], true),
+        (&[&stopped, &both], true),
+        (&[&going, &alone.replace('{', r#"{"error":null,"#)], true),
+    ] {
+        assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
+    }
+    assert!(is_said(JSON, &both), "what is no stream says it once");
+}
+
+#[test]
 fn what_says_nothing_is_no_usage() {
     let chat = |text: &str, counts: &str| {
         format!(r#"{{"choices":[{{"message":{{"content":"{text}"}},"finish_reason":"stop"}}],"usage":{{{counts}}}}}"#)
