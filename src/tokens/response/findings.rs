@@ -172,10 +172,10 @@ impl Findings {
     fn know(&mut self) {
         let Some((member, text)) = self.kept.end() else { return };
         match (member, &*text) {
-            (Member::StopReason | Member::FinishReason, text) => {
-                if text != b"null" && !text.ends_with(b"_UNSPECIFIED") {
-                    self.ending.finishes();
-                }
+            (Member::StopReason | Member::FinishReason, text)
+                if text != b"null" && !text.ends_with(b"_UNSPECIFIED") =>
+            {
+                self.ending.finishes();
             }
             (Member::Model, _) if self.models.len() < MOST_MODELS && !self.models.contains(&text) => {
                 self.models.push(text);

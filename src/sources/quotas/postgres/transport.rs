@@ -232,10 +232,8 @@ mod tests {
             for size in [1, 7, 8192, all.len()] {
                 let out = passed(&all, size).unwrap();
                 let short = out.strip_prefix(GOOD).unwrap().strip_suffix(GOOD).unwrap();
-                assert_eq!(
-                    (short[0], u32::from_be_bytes(short[1..5].try_into().unwrap())),
-                    (replaced, short.len() as u32 - 1)
-                );
+                let length = u32::from_be_bytes(short[1..5].try_into().unwrap());
+                assert_eq!((short[0], length as usize + 1), (replaced, short.len()));
                 assert!(short.ends_with(b"it sends a message of 1048577 bytes, and 1048576 are allowed\0\0"));
             }
         }
