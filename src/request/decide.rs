@@ -245,11 +245,6 @@ impl DecisionInput<'_, '_> {
         (cost.max(1), if self.charges_in_steps(place) { 0 } else { cost })
     }
 
-    /// The body passes elsewhere if another proxy asks.
-    fn charges_in_steps(&self, place: usize) -> bool {
-        self.limits[place].charges_in_steps() && self.asker.is_none()
-    }
-
     /// The use of the limit at this place that the call reports, if it is a report.
     fn reported(&self, place: usize) -> Option<u64> {
         self.attributes

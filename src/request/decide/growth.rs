@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{DecisionCounters, LimitMetrics, RouteLimit};
+use super::{DecisionCounters, DecisionInput, LimitMetrics, RouteLimit};
 use crate::base::clock;
 use crate::config::Role;
 use crate::store::{Answer, Ask, Asks, Reply, Reserved, Store};
@@ -82,6 +82,13 @@ impl RouteLimit {
     /// See [`crate::config::Limit::charges_in_steps`].
     pub fn charges_in_steps(&self) -> bool {
         self.cost.cuts_bytes() && !self.key.tells_clients_apart()
+    }
+}
+
+impl DecisionInput<'_, '_> {
+    /// Whether the limit at this place does. If another proxy asks, the body passes elsewhere.
+    pub(super) fn charges_in_steps(&self, place: usize) -> bool {
+        self.limits[place].charges_in_steps() && self.asker.is_none()
     }
 }
 
