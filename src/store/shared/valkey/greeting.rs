@@ -59,10 +59,12 @@ fn introduction(login: &Login) -> Vec<Vec<&str>> {
 
 /// Each command that is needed, for an item of this name.
 fn trial(name: &str) -> Vec<Vec<&str>> {
+    // As long as the mark, the version and the number of a value, so that the scripts go on to their last command.
+    let (version, value) = ("=versions", "=versions1234");
     vec![
-        vec!["SET", name, "=", "EX", "1"],
-        vec!["EVALSHA", REPLACE.digest, "1", name, "=", "=", "1"],
-        vec!["EVALSHA", APPEND.digest, "1", name, "=", "=", "1"],
+        vec!["SET", name, value, "EX", "1"],
+        vec!["EVALSHA", REPLACE.digest, "1", name, version, value, "1"],
+        vec!["EVALSHA", APPEND.digest, "1", name, version, "+", "1"],
         vec!["SET", name, "0", "EX", "1"],
         vec!["EVALSHA", ADD.digest, "1", name, "1"],
         vec!["MGET", name],

@@ -27,9 +27,9 @@ return n",
 /// Replaces a value that begins with the first argument, its mark and version, by the second, which lives for the third. What
 /// is no value of ours, because it has no mark, version and number, is replaced, too.
 pub(super) const REPLACE: Script = Script {
-    digest: "64d1706da443bef111bde6a34d1234df56c82e1f",
+    digest: "d70cf40e210575e302172eae306eb97cb6f4d736",
     source: "local v=redis.call('GETRANGE',KEYS[1],0,12)
-if v=='' and redis.call('EXISTS',KEYS[1])==0 then return false end
+if v=='' and not redis.call('GET',KEYS[1]) then return false end
 if #v==13 and string.sub(v,1,1)=='=' and string.sub(v,1,9)~=ARGV[1] then return 0 end
 redis.call('SET',KEYS[1],ARGV[2],'EX',ARGV[3])
 return 1",
