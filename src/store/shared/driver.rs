@@ -40,6 +40,9 @@ pub(super) struct Setup {
 /// However the driver ends, even if it never begins, nobody waits for it in vain.
 impl Drop for Setup {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.common.health.lose_all();
+        }
         self.common.mailboxes.clear();
     }
 }

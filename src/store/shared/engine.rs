@@ -189,18 +189,19 @@ impl Engine {
 
     /// Slots are on these servers now. Others stay where they were, if there are any.
     pub(super) fn follow_slots(&mut self, parts: &[Part], now: Instant) {
-        let mut owners = self.owners.clone();
+        let (mut owners, known) = (self.owners.clone(), self.servers.len());
         owners.resize(SLOTS, 0);
         for Part { slots, server: address } in parts {
-            let known = self.servers.iter().position(|server| server.health.address == *address);
-            let server = known.unwrap_or_else(|| {
+            let place = self.servers.iter().position(|server| server.health.address == *address);
+            let server = place.unwrap_or_else(|| {
                 let health = health::Server::new(address.clone());
                 self.servers.push(Server::new(health, self.timeout, now));
                 self.servers.len() - 1
             });
             owners[slots.clone()].fill(server);
         }
-        if owners == self.owners || parts.is_empty() {
+        // A server of which another part takes all slots is new, too.
+        if owners == self.owners && self.servers.len() == known || parts.is_empty() {
             return;
         }
         self.owners.clone_from(&owners);
@@ -247,5 +248,33 @@ impl Engine {
 impl Server {
     fn new(health: Arc<health::Server>, timeout: Duration, now: Instant) -> Self {
         Self { link: Link::new(timeout, now), outputs: VecDeque::new(), health }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock;
+
+    #[test]
+    fn parts_of_a_cluster_may_overlap() {
+        let config = config::SharedStore {
+            software: config::Software::Valkey,
+            servers: vec!["a:1".to_owned()],
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_millis(20),
+            on_error: config::OnError::Local,
+            strict: false,
+            login: config::Login { cluster: true, ..config::Login::default() },
+        };
+        let protocol = super::super::protocol_of(&config);
+        let now = Instant::now();
+        let mut engine = Engine::new(&config, &*protocol, Common::new(&config, 1), now);
+        let all = |server: &str| Part { slots: 0..=SLOTS - 1, server: server.to_owned() };
+        engine.follow_slots(&[all("a:1")], now);
+        engine.follow_slots(&[all("b:1"), all("a:1")], now);
+        engine.wake(now, clock::now());
+        assert!(engine.next_wake().is_some());
+        assert_eq!([0, 1].map(|server| engine.coordinator.is_retired(server)), [false, true]);
     }
 }

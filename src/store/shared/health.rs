@@ -107,6 +107,11 @@ impl Health {
         self.servers.store(Arc::new(servers));
     }
 
+    /// No server is asked any more, because the driver has failed.
+    pub(super) fn lose_all(&self) {
+        self.servers().iter().for_each(|server| server.down.store(true, Ordering::Relaxed));
+    }
+
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
