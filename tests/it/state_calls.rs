@@ -172,10 +172,11 @@ fn the_copy_of_a_configuration_survives_whatever_fails() {
     let folder = state.path().join("state");
     let arguments = ["--config", &url, "--config-every", "1h", "--state-dir", folder.to_str().unwrap()];
     let first = Gateway::with_source(&arguments, &[]);
-    let is_kept = || folder.is_dir() && names(&folder).iter().any(|name| !name.starts_with(".tmp"));
-    until("the copy is kept", Duration::from_secs(30), is_kept);
+    // Beside it, there may still be what is written before it is renamed.
+    let kept = || names(&folder).into_iter().find(|name| !name.starts_with(".tmp"));
+    until("the copy is kept", Duration::from_secs(30), || folder.is_dir() && kept().is_some());
+    let copy = folder.join(kept().unwrap());
     drop(first);
-    let copy = folder.join(names(&folder).pop().unwrap());
     let before = fs::read(&copy).unwrap();
     // The file is read before it is written.
     for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename,renameat,renameat2:error=EIO"] {
