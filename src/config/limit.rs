@@ -167,6 +167,38 @@ impl Limit {
     }
 }
 
+#[cfg(test)]
+impl Limit {
+    /// Of all requests together, with a cost of 1 and the defaults of the file.
+    pub(crate) fn with_rates(name: &str, rates: &[&str]) -> Self {
+        Self {
+            name: name.to_owned(),
+            key: Key { parts: vec![vec![Source::Global]] },
+            forms: KeyForms::default(),
+            rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
+            gateways: Some(1),
+            missing: Missing::Shared,
+            max_in_flight: None,
+            cost: Cost::Fixed(1),
+            known_keys: None,
+            overrides: Arc::default(),
+            tiers: None,
+            quotas: None,
+            on_limit: OnLimit::Reject,
+            ban: None,
+            slow: None,
+            overrides_file: None,
+            overflow: None,
+            headers: HeaderStyle::Draft,
+            status: StatusCode::TOO_MANY_REQUESTS,
+            body: String::new(),
+            content_type: HeaderValue::from_static("text/plain"),
+            retry_jitter: 0,
+            watched: None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// `RateLimit` and `RateLimit-Policy` of the IETF draft.

@@ -1,7 +1,7 @@
 //! Charges the bytes of bodies while they pass: of requests, of responses, and of tunnels.
 //!
 //! What has a length is reserved before it passes, a response before its head is sent. What has none is reserved in steps, and
-//! so is what several clients share: otherwise one that sends or reads nothing could hold all of it.
+//! so is what several clients share if it is cut: otherwise one that sends or reads nothing could hold all of it.
 //! In the end the reservation becomes what has passed. One meter counts both directions of a request, because one
 //! reservation covers both.
 

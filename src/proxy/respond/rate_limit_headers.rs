@@ -397,35 +397,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Cost, Key, KeyForms, Missing, OnLimit, Source, TokenCost};
+    use crate::config::{Cost, OnLimit, TokenCost};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
-        config::Limit {
-            name: name.to_owned(),
-            key: Key { parts: vec![vec![Source::Global]] },
-            forms: KeyForms::default(),
-            rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
-            gateways: Some(1),
-            missing: Missing::Shared,
-            max_in_flight: None,
-            cost: Cost::Fixed(1),
-            known_keys: None,
-            overrides: Arc::default(),
-            tiers: None,
-            quotas: None,
-            on_limit: OnLimit::Reject,
-            ban: None,
-            slow: None,
-            overrides_file: None,
-            overflow: None,
-            headers,
-            status: StatusCode::TOO_MANY_REQUESTS,
-            body: String::new(),
-            content_type: HeaderValue::from_static("text/plain"),
-            retry_jitter: 0,
-            watched: None,
-        }
+        config::Limit { headers, ..config::Limit::with_rates(name, rates) }
     }
 
     fn rate_limit_headers(limits: &[config::Limit]) -> Arc<RateLimitHeaders> {

@@ -76,42 +76,19 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    use http::{HeaderMap, HeaderValue, Method, StatusCode};
+    use http::{HeaderMap, HeaderValue, Method};
 
     use super::*;
     use crate::base::clock::Time;
-    use crate::config::{self, Cost, HeaderStyle, Key, KeyForms, Missing, PathPattern, Source};
+    use crate::config::{self, Cost, Key, PathPattern, Source};
     use crate::request::decide::{DECISIONS, LimitMetrics, RateSelector, RateTable, Stage, StageRange, TopKeys};
     use crate::request::identify::{KeyExtractor, RequestAttributes};
     use crate::store::Store;
     use crate::store::memory::Memory;
 
     fn route_limit(rates: &[&str], cost: Cost) -> RouteLimit {
-        let limit = config::Limit {
-            name: "limit".to_owned(),
-            key: Key { parts: vec![vec![Source::Header("x-key".parse().unwrap())]] },
-            forms: KeyForms::default(),
-            rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
-            gateways: Some(1),
-            missing: Missing::Shared,
-            max_in_flight: None,
-            cost,
-            known_keys: None,
-            overrides: Arc::default(),
-            tiers: None,
-            quotas: None,
-            on_limit: OnLimit::Reject,
-            ban: None,
-            slow: None,
-            overrides_file: None,
-            overflow: None,
-            headers: HeaderStyle::Draft,
-            status: StatusCode::TOO_MANY_REQUESTS,
-            body: String::new(),
-            content_type: HeaderValue::from_static("text/plain"),
-            retry_jitter: 0,
-            watched: None,
-        };
+        let key = Key { parts: vec![vec![Source::Header("x-key".parse().unwrap())]] };
+        let limit = config::Limit { key, cost, ..config::Limit::with_rates("limit", rates) };
         let path = PathPattern { text: "/*".to_owned(), segments: Vec::new(), rest: true };
         RouteLimit {
             rates: RateSelector::new(Arc::new(RateTable::new(&limit)), &limit, &path),
