@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use gateway::config::Software;
-use gateway::store::shared::simulation::script_digests;
+use gateway::store::shared::simulation::DIGESTS;
 
 use super::server::{Server as Memcached, Work};
 use super::valkey::Valkey;
@@ -90,7 +90,7 @@ impl Server {
     fn new(software: Software) -> Self {
         match software {
             Software::Memcached => Self::Memcached(Memcached::default()),
-            Software::Valkey => Self::Valkey(Valkey::new(script_digests())),
+            Software::Valkey => Self::Valkey(Valkey::new(DIGESTS)),
         }
     }
 

@@ -124,14 +124,6 @@ impl Software {
     pub fn word(self) -> &'static str {
         keys::r#type.word(Some(self))
     }
-
-    /// The port of servers for which none is given.
-    fn port(self) -> u16 {
-        match self {
-            Self::Memcached => 11_211,
-            Self::Valkey => 6379,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,16 +208,9 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         None => format!("add type = \"{word}\", or remove it"),
     };
     if kind != Some(Software::Valkey) {
-        let of_valkey = [
-            keys::username.name,
-            keys::password.name,
-            keys::database.name,
-            keys::tls.name,
-            keys::sentinels.name,
-            keys::master.name,
-            keys::cluster.name,
-        ];
-        section.misplaced(&of_valkey, "`type = \"valkey\"`", &add("valkey"));
+        let login = [keys::username.name, keys::password.name, keys::database.name, keys::tls.name];
+        let places = [keys::sentinels.name, keys::master.name, keys::cluster.name];
+        section.misplaced(&[&login[..], &places].concat(), "`type = \"valkey\"`", &add("valkey"));
     }
     let store = match kind {
         None => {
@@ -270,7 +255,7 @@ fn shared(section: &Section<'_>, software: Software, login: Login) -> SharedStor
     let servers = if software == Software::Valkey && !login.cluster && section.field(&keys::sentinels).is_some() {
         login::primary(section)
     } else {
-        let port = software.port();
+        let port = if software == Software::Valkey { 6379 } else { 11_211 };
         let help = format!("add the addresses of {name}: servers = [\"10.0.0.1:{port}\"]");
         let why = if login.cluster { "any node knows the others" } else { "keys are spread evenly over the servers" };
         section.required(&keys::servers, &help).map(|field| addresses(&field, &keys::servers, port, why))

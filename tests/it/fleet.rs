@@ -34,7 +34,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::config::Login;
 use gateway::store::shared::protocol::{Commands, Condition, Echo, Initial, Lifetime, Protocol};
-use gateway::store::shared::simulation::script_digests;
+use gateway::store::shared::simulation::DIGESTS;
 use gateway::store::shared::valkey::Valkey;
 
 use crate::harness::{Software, with_each_server};
@@ -246,7 +246,7 @@ fn the_simulated_valkey_replies_like_a_real_one() {
         assert!(length > 0, "the server closed the connection: {}", told.escape_ascii());
         told.extend_from_slice(&buffer[..length]);
     }
-    let (mut simulated, mut random) = (valkey::Valkey::new(script_digests()), Rng::with_seed(11));
+    let (mut simulated, mut random) = (valkey::Valkey::new(DIGESTS), Rng::with_seed(11));
     let (mut commands, mut versions) = (protocol.commands(), BTreeMap::new());
     for round in 0..3_000 {
         collect(&mut *commands, &mut random, &versions);

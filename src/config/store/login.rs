@@ -31,14 +31,10 @@ pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
     section.refuse(&[keys::servers.name], "does not go with `sentinels`", help);
     let help = "add the name that the sentinels have for the primary: master = \"mymaster\"";
     let field = section.required(&keys::master, help)?;
-    let name = field.parse(|text| match text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(Wrong::new(
-            format!("{} is no name of a primary", quoted(text)),
-            "it has printable characters without spaces",
-        )),
-    });
-    name.map(|name| vec![name])
+    let is_name = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let help = "it has printable characters without spaces";
+    let wrong = |text| Wrong::new(format!("{} is no name of a primary", quoted(text)), help);
+    field.parse(|text| if is_name(text) { Ok(vec![text.to_owned()]) } else { Err(wrong(text)) })
 }
 
 /// The password may be secret, so it has been read before.

@@ -14,6 +14,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::SingleCertAndKey;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::identity::{Identity, validity};
 use super::provider;
@@ -50,6 +53,15 @@ impl ConnectorTls {
             None => builder.with_no_client_auth(),
         };
         Ok(Self { authorities, identity, config: Arc::new(config) })
+    }
+
+    /// Protects a connection to a server, whose certificate must have this name or address.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(self.config.clone()).connect(name, stream).await
     }
 
     /// A server needs a certificate of an authority that the system trusts.

@@ -72,14 +72,11 @@ impl Cells {
     /// Each slot is on the server of this number. Returns the cells that are on another server now.
     pub(super) fn follow_slots(&mut self, owners: Vec<usize>) -> Vec<CellPlace> {
         self.owners = owners;
-        let mut moved = Vec::new();
-        for (place, cached) in (0..).zip(&mut self.cells) {
+        let moved = (0..).zip(&mut self.cells).filter_map(|(place, cached)| {
             let owner = self.owners[slot_of(&cached.key.digits())];
-            if std::mem::replace(&mut cached.server, owner) != owner {
-                moved.push(place);
-            }
-        }
-        moved
+            (std::mem::replace(&mut cached.server, owner) != owner).then_some(place)
+        });
+        moved.collect()
     }
 
     /// Includes places of forgotten cells.

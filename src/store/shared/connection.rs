@@ -5,11 +5,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
@@ -38,12 +37,11 @@ pub(super) trait Redirects: Send {
     fn sent(&mut self, exchange: &[u8]);
     /// So many exchanges are answered, and the replies to them are no longer in the input.
     fn answered(&mut self, exchanges: usize);
-    /// Call it after each read, and again until it is ready; `input` must not change meanwhile. It ends with `more` bytes that
-    /// were not there at the last call.
+    /// Call it after each read, and again until it is ready; `input` must not change meanwhile.
     ///
     /// # Errors
     /// When another server has got commands and does not answer.
-    fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
+    fn poll(&mut self, input: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
 }
 
 /// The bytes of a connection, plain or encrypted.
@@ -54,7 +52,8 @@ pub struct Socket {
     /// The bytes to be written, and how many of them have been.
     output: Vec<u8>,
     written: usize,
-    input: BytesMut,
+    /// All that was read and is not taken yet.
+    pub(super) input: BytesMut,
     pub(super) redirects: Option<Box<dyn Redirects>>,
     /// Whether it has begun to follow redirections among what was read.
     is_redirected: bool,
@@ -68,18 +67,11 @@ impl Connection {
         }
     }
 
-    /// The input that was taken has answered so many exchanges.
-    pub(super) fn answered(&mut self, exchanges: usize) {
-        if let Self::Open(Socket { redirects: Some(redirects), .. }) = self {
-            redirects.answered(exchanges);
-        }
-    }
-
-    /// Until the connection is made (`None`), or something was read: returns all that is not taken yet. Cancel-safe.
+    /// Until the connection is made (`None`), or something was read: returns the socket that has it. Cancel-safe.
     ///
     /// # Errors
     /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
-    pub(super) async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
+    pub(super) async fn proceed(&mut self) -> Result<Option<&mut Socket>, LinkFailure> {
         match self {
             Self::Closed => std::future::pending().await,
             Self::Connecting(connecting) => {
@@ -89,7 +81,7 @@ impl Connection {
                 *self = Self::Open(opened?);
                 Ok(None)
             }
-            Self::Open(socket) => socket.transfer().await.map(|()| Some(&mut socket.input)),
+            Self::Open(socket) => socket.transfer().await.map(|()| Some(socket)),
         }
     }
 }
@@ -121,6 +113,12 @@ impl Socket {
         }
     }
 
+    /// So much of the input has answered so many exchanges.
+    pub(super) fn take(&mut self, length: usize, exchanges: usize) {
+        self.input.advance(length);
+        self.redirects.iter_mut().for_each(|redirects| redirects.answered(exchanges));
+    }
+
     fn write(&mut self, bytes: Vec<u8>) {
         self.redirects.iter_mut().for_each(|redirects| redirects.sent(&bytes));
         if self.output.is_empty() {
@@ -147,15 +145,11 @@ impl Socket {
         }
         // It goes on by itself with the next call.
         let _ = Pin::new(&mut *stream).poll_flush(cx)?;
-        let mut length = 0;
-        if !*is_redirected {
-            length = ready!(pin!(stream.read_buf(input)).poll(cx))?;
-            if length == 0 {
-                return Poll::Ready(Err(LinkFailure::Closed));
-            }
+        if !*is_redirected && ready!(pin!(stream.read_buf(input)).poll(cx))? == 0 {
+            return Poll::Ready(Err(LinkFailure::Closed));
         }
         let Some(redirects) = redirects else { return Poll::Ready(Ok(())) };
-        let followed = redirects.poll(input, length, cx);
+        let followed = redirects.poll(input, cx);
         *is_redirected = followed.is_pending();
         followed
     }
@@ -165,13 +159,7 @@ async fn connect(address: &str, tls: Option<&UpstreamTls>) -> io::Result<Stream>
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let Some(UpstreamTls { server_name, settings, .. }) = tls else { return Ok(Stream::Left(stream)) };
-    let name = match server_name {
-        Some(name) => name.clone(),
-        None => {
-            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-            ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?
-        }
-    };
-    let stream = TlsConnector::from(settings.config()).connect(name, stream).await?;
-    Ok(Stream::Right(Box::new(stream)))
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let name = server_name.as_ref().map_or(host.into(), ServerName::to_str);
+    Ok(Stream::Right(Box::new(settings.connect(&name, stream).await?)))
 }

@@ -113,8 +113,9 @@ impl Coordinator {
         self.servers.iter().all(ServerQueue::is_busy)
     }
 
-    pub(super) fn is_retired(&self, server: usize) -> bool {
-        self.servers[server].state == ServerState::Retired
+    /// Whether the server is not connected to any more. It may still have to answer for slots that it has lost.
+    pub(super) fn is_left(&self, server: usize) -> bool {
+        self.servers[server].state == ServerState::Retired && self.servers[server].is_written()
     }
 
     pub(super) fn is_written(&self) -> bool {

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Buf;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
@@ -15,8 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Common;
 use super::connection::Connection;
 use super::engine::{Engine, Output};
-use super::health::{self, Health};
-use super::mailbox::Mailboxes;
+use super::health;
 use super::protocol::Protocol;
 use super::slots::SlotMap;
 use crate::base::clock;
@@ -49,7 +47,8 @@ impl Drop for Setup {
 
 struct Driver {
     engine: RefCell<Engine>,
-    mailboxes: Arc<Mailboxes>,
+    protocol: Arc<dyn Protocol>,
+    common: Common,
     /// For each server: wakes the task of its connection.
     outputs: RefCell<Vec<Rc<Notify>>>,
 }
@@ -59,20 +58,16 @@ impl Setup {
     pub(super) async fn run(self) {
         let Self { config, protocol, common, .. } = &self;
         let engine = Engine::new(config, &**protocol, common.clone(), Instant::now());
-        let driver = Rc::new(Driver {
-            engine: RefCell::new(engine),
-            mailboxes: common.mailboxes.clone(),
-            outputs: RefCell::default(),
-        });
+        let (engine, outputs) = (RefCell::new(engine), RefCell::default());
+        let driver = Rc::new(Driver { engine, protocol: protocol.clone(), common: common.clone(), outputs });
         // Dropping the set ends the tasks.
-        let mut connections = JoinSet::new();
-        driver.serve_all(protocol, &mut connections);
-        let (watching, watched) = (protocol.clone(), common.health.clone());
-        connections.spawn_local(async move { health::watch(&*watching, &watched).await });
+        let mut tasks = JoinSet::new();
+        driver.serve_all(&mut tasks);
+        let watching = driver.clone();
+        tasks.spawn_local(async move { health::watch(&*watching.protocol, &watching.common.health).await });
         if let Some(slots) = protocol.slot_map() {
-            let (driver, protocol) = (driver.clone(), protocol.clone());
-            let (nodes, health) = (config.servers.clone(), common.health.clone());
-            connections.spawn_local(async move { driver.follow_slots(&slots, &protocol, &nodes, &health).await });
+            let (driver, nodes) = (driver.clone(), config.servers.clone());
+            tasks.spawn_local(async move { driver.follow_slots(&slots, &nodes).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -96,7 +91,7 @@ impl Driver {
             }
             next.into_iter().for_each(|next| timer.set_at(next));
             tokio::select! {
-                open = self.mailboxes.woken() => is_open = open,
+                open = self.common.mailboxes.woken() => is_open = open,
                 () = poll_fn(|cx| timer.poll(cx)), if next.is_some() => {}
             }
         }
@@ -115,68 +110,62 @@ impl Driver {
         let before = engine.next_wake();
         let result = tell(engine);
         for (worker, replies) in engine.take_replies() {
-            self.mailboxes.reply(worker, replies);
+            self.common.mailboxes.reply(worker, replies);
         }
         let outputs = self.outputs.borrow();
         let concerned = outputs.iter().enumerate().filter(|(server, _)| engine.has_outputs(*server));
         concerned.for_each(|(_, outputs)| outputs.notify_one());
         if engine.next_wake().is_some_and(|next| before.is_none_or(|before| next < before)) {
             // `run` waits for a later timer, or only for a message.
-            self.mailboxes.wake();
+            self.common.mailboxes.wake();
         }
         result
     }
 
     /// Serves each server that is not served yet.
-    fn serve_all(self: &Rc<Self>, protocol: &Arc<dyn Protocol>, connections: &mut JoinSet<()>) {
+    fn serve_all(self: &Rc<Self>, tasks: &mut JoinSet<()>) {
         let (served, addresses) = (self.outputs.borrow().len(), self.engine.borrow().addresses());
         for (server, address) in addresses.into_iter().enumerate().skip(served) {
             self.outputs.borrow_mut().push(Rc::default());
-            let (driver, protocol) = (self.clone(), protocol.clone());
-            connections.spawn_local(async move { driver.serve(server, address, &*protocol).await });
+            let driver = self.clone();
+            tasks.spawn_local(async move { driver.serve(server, address).await });
         }
     }
 
     /// Follows what connections learn about the slots of a cluster. When something may have moved, connects to a server, because
     /// each new connection learns where the slots are: to one that answers, or to one of these `nodes`. Does both at most once a
     /// second: a node that always names others would let the gateway connect to ever more.
-    async fn follow_slots(
-        self: Rc<Self>,
-        slots: &SlotMap,
-        protocol: &Arc<dyn Protocol>,
-        nodes: &[String],
-        health: &Health,
-    ) {
+    async fn follow_slots(self: Rc<Self>, slots: &SlotMap, nodes: &[String]) {
         // Dropping the set ends the tasks.
-        let mut connections = JoinSet::new();
-        let mut learned = slots.parts.subscribe();
+        let mut tasks = JoinSet::new();
+        let mut learned = slots.subscribe();
         loop {
             tokio::select! {
                 _ = learned.changed() => {}
-                () = slots.stale.notified() => {
-                    let servers = health.servers();
-                    let up = servers.iter().filter(|server| server.is_up()).map(|server| &server.address).collect::<Vec<_>>();
+                () = self.common.health.failing.notified() => {
+                    let servers = self.common.health.servers();
+                    let up: Vec<_> = servers.iter().filter(|server| server.is_up()).map(|server| &server.address).collect();
                     if let Some(node) = fastrand::choice(up).or_else(|| fastrand::choice(nodes))
-                        && !matches!(timeout(NEXT_SLOTS, protocol.open(node)).await, Ok(Ok(_)))
+                        && !matches!(timeout(NEXT_SLOTS, self.protocol.open(node)).await, Ok(Ok(_)))
                     {
-                        slots.stale.notify_one();
+                        self.common.health.failing.notify_one();
                     }
                 }
             }
             let parts = learned.borrow_and_update().clone();
             self.apply(|engine| engine.follow_slots(&parts, Instant::now()));
-            self.serve_all(protocol, &mut connections);
+            self.serve_all(&mut tasks);
             sleep(NEXT_SLOTS).await;
         }
     }
 
-    async fn serve(&self, server: usize, address: String, protocol: &dyn Protocol) {
+    async fn serve(&self, server: usize, address: String) {
         let mut connection = Connection::Closed;
         let woken = self.outputs.borrow()[server].clone();
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);
             outputs.into_iter().for_each(|output| match output {
-                Output::Connect => connection = Connection::Connecting(protocol.open(&address)),
+                Output::Connect => connection = Connection::Connecting(self.protocol.open(&address)),
                 Output::Write(bytes) => connection.write(bytes),
                 Output::Close => connection = Connection::Closed,
             });
@@ -187,11 +176,11 @@ impl Driver {
             };
             match proceeded {
                 Ok(None) => self.apply(|engine| engine.connected(server, Instant::now())),
-                Ok(Some(input)) => {
-                    let receive = |engine: &mut Engine| engine.received(server, input, Instant::now(), clock::now());
+                Ok(Some(socket)) => {
+                    let receive =
+                        |engine: &mut Engine| engine.received(server, &socket.input, Instant::now(), clock::now());
                     let (taken, answered) = self.apply(receive);
-                    input.advance(taken);
-                    connection.answered(answered);
+                    socket.take(taken, answered);
                 }
                 Err(failure) => self.apply(|engine| engine.failed(server, &failure, Instant::now())),
             }

@@ -19,7 +19,7 @@ use super::health::{self, Health};
 use super::link::{Link, LinkEvent};
 use super::mailbox::{Mailboxes, PendingDecisions};
 use super::protocol::{Commands, Protocol};
-use super::slots::{Part, SLOTS, SlotMap};
+use super::slots::{Part, SLOTS};
 use crate::base::clock::{Time, micros};
 use crate::config;
 
@@ -39,8 +39,8 @@ pub(super) struct Engine {
     timeout: Duration,
     servers: Vec<Server>,
     commands: Box<dyn Commands>,
-    /// Of a cluster; and the server of each slot, once that is known.
-    slots: Option<Arc<SlotMap>>,
+    is_cluster: bool,
+    /// The server of each slot, once that is known.
     owners: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Engine {
             timeout: config.timeout,
             servers: servers.collect(),
             commands: protocol.commands(),
-            slots: protocol.slot_map(),
+            is_cluster: protocol.slot_map().is_some(),
             owners: Vec::new(),
         }
     }
@@ -71,7 +71,7 @@ impl Engine {
     /// Takes the messages, and does what is due by now.
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
         for server in 0..self.servers.len() {
-            if self.is_left(server) {
+            if self.coordinator.is_left(server) {
                 continue;
             }
             match self.servers[server].link.on_timer(now) {
@@ -87,7 +87,7 @@ impl Engine {
 
     /// When [`Self::wake`] must be called next, if no message comes.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
-        let linked = (0..self.servers.len()).filter(|server| !self.is_left(*server));
+        let linked = (0..self.servers.len()).filter(|server| !self.coordinator.is_left(*server));
         let links = linked.filter_map(|server| self.servers[server].link.next_timer()).min();
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
@@ -124,10 +124,7 @@ impl Engine {
                     let is_good = self.coordinator.answered(server, replies, begun, now, time);
                     match replies.failure {
                         Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what.to_owned()), now),
-                        Some(what) => {
-                            self.health.failed(&self.servers[server].health, what);
-                            self.slots.iter().for_each(|slots| slots.stale.notify_one());
-                        }
+                        Some(what) => self.health.failed(&self.servers[server].health, what),
                         None => {}
                     }
                     self.servers[server].link.succeeded();
@@ -167,19 +164,12 @@ impl Engine {
     /// The server is away. Requests learn that from here, and do not have to wait to find out.
     fn down(&mut self, server: usize, failure: &LinkFailure) {
         self.health.down(&self.servers[server].health, failure);
-        // Another server may have its slots soon.
-        self.slots.iter().for_each(|slots| slots.stale.notify_one());
-        if self.slots.is_none() || !self.owners.is_empty() {
+        if !self.is_cluster || !self.owners.is_empty() {
             self.coordinator.down(server);
         } else if self.health.is_away() {
             // Nobody says who has which slots.
             (0..self.servers.len()).for_each(|server| self.coordinator.down(server));
         }
-    }
-
-    /// A node of a cluster without slots is not connected to, but it may still have to answer for slots that it has lost.
-    fn is_left(&self, server: usize) -> bool {
-        self.coordinator.is_retired(server) && self.servers[server].link.in_flight() == 0
     }
 
     /// All servers that are known, in the order of their numbers.
@@ -206,8 +196,8 @@ impl Engine {
         }
         self.owners.clone_from(&owners);
         self.coordinator.follow_slots(owners, self.servers.len());
-        let shown = (0..self.servers.len()).filter(|server| !self.coordinator.is_retired(*server));
-        self.health.replace(shown.map(|server| self.servers[server].health.clone()).collect());
+        let shown = self.servers.iter().enumerate().filter(|(server, _)| self.owners.contains(server));
+        self.health.replace(shown.map(|(_, server)| server.health.clone()).collect());
         self.go_on(now);
     }
 
@@ -215,7 +205,7 @@ impl Engine {
         self.pass_messages();
         self.health.know(self.coordinator.keys());
         for server in 0..self.servers.len() {
-            if self.is_left(server) && self.servers[server].link.is_begun() {
+            if self.coordinator.is_left(server) && self.servers[server].link.is_begun() {
                 self.servers[server].link.failed(now);
                 self.servers[server].outputs.push_back(Output::Close);
             }
@@ -275,6 +265,6 @@ mod tests {
         engine.follow_slots(&[all("b:1"), all("a:1")], now);
         engine.wake(now, clock::now());
         assert!(engine.next_wake().is_some());
-        assert_eq!([0, 1].map(|server| engine.coordinator.is_retired(server)), [false, true]);
+        assert_eq!([0, 1].map(|server| engine.coordinator.is_left(server)), [false, true]);
     }
 }

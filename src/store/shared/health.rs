@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::failure::LinkFailure;
@@ -27,6 +28,8 @@ pub struct Health {
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part, and failed attempts to connect.
     pub errors: RepeatedEvent,
+    /// Notified of each of them.
+    pub(super) failing: Notify,
     pub decisions: PerWorker<Counter>,
     /// Decisions without an exchange, because a remembered refusal still held.
     pub remembered: PerWorker<Counter>,
@@ -86,6 +89,7 @@ impl Health {
         Self {
             round_trips: Counter::default(),
             errors: RepeatedEvent::default(),
+            failing: Notify::default(),
             decisions: PerWorker::new(workers),
             remembered: PerWorker::new(workers),
             local: Counter::default(),
@@ -164,6 +168,7 @@ impl Health {
 
     /// Counts a failure, and logs it if none was logged for a while.
     pub(super) fn failed(&self, server: &Server, failure: impl fmt::Display) {
+        self.failing.notify_one();
         if self.errors.add(clock::now()).is_some() {
             tracing::warn!(server = server.address, %failure, "{} does not answer", self.name);
         }

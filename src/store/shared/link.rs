@@ -110,11 +110,6 @@ impl Link {
         matches!(self.state, LinkState::Connecting { .. })
     }
 
-    /// How many exchanges are not answered yet.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
     /// Whether there is a connection, or one is being made.
     pub(super) fn is_begun(&self) -> bool {
         !matches!(self.state, LinkState::Pausing { .. })

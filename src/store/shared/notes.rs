@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use tokio::time::timeout;
 
 use super::connection::Socket;
@@ -105,15 +106,9 @@ impl Notes {
     /// A connection to the server with this note. In a cluster any node knows which one that is.
     async fn open(&self, name: &str) -> Result<Socket, LinkFailure> {
         let first = place(name.as_bytes(), &self.servers);
-        let others = self.servers.iter().filter(|_| self.protocol.slot_map().is_some());
-        let mut last = LinkFailure::Silent;
-        for server in self.servers.get(first).into_iter().chain(others) {
-            match self.protocol.open(server).await {
-                Ok(socket) => return Ok(socket),
-                Err(failure) => last = failure,
-            }
-        }
-        Err(last)
+        let is_cluster = self.protocol.slot_map().is_some();
+        let servers = if is_cluster { &self.servers[..] } else { self.servers.get(first..=first).unwrap_or_default() };
+        select_ok(servers.iter().map(|server| self.protocol.open(server))).await.map(|(socket, _)| socket)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::limit::Limit;
 use crate::store::{Answer, Ask, Reply};
 
 pub use super::engine::Output;
-pub use super::valkey::script_digests;
+pub use super::valkey::DIGESTS;
 
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
     AllNames::new(prefix, false).of(limit).server(key, servers)

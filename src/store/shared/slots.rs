@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use crc::{CRC_16_XMODEM, Crc};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: usize = 1 << 14;
@@ -18,19 +18,13 @@ pub(super) fn slot_of(text: &[u8]) -> usize {
 
 /// Some slots that are on the same server, and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub struct Part {
     pub slots: RangeInclusive<usize>,
     pub server: String,
 }
 
-/// What is known of a cluster, for all that speak to it.
-#[derive(Debug, Default)]
-pub struct SlotMap {
-    /// Each connection that is made learns them; empty before.
-    pub(super) parts: watch::Sender<Vec<Part>>,
-    /// Notified when something may have moved.
-    pub(super) stale: Notify,
-}
+/// All parts of a cluster, for all that speak to it. Each connection that is made learns them; empty before.
+pub(super) type SlotMap = watch::Sender<Vec<Part>>;
 
 #[cfg(test)]
 mod tests {

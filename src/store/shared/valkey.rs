@@ -5,8 +5,7 @@ mod scripts;
 mod replies;
 mod commands;
 mod greeting;
-mod sentinels;
-mod cluster;
+mod addresses;
 mod redirects;
 
 use std::sync::Arc;
@@ -19,17 +18,14 @@ use commands::FrameCommands;
 use frames::{Frame, frame};
 use redirects::Follower;
 
+pub use scripts::DIGESTS;
+
 #[derive(Clone)]
 pub struct Valkey {
     login: Login,
     prefix: String,
     /// Of a cluster.
     slots: Option<Arc<SlotMap>>,
-}
-
-/// By what servers know the scripts that add to a count, replace a value, and append to one.
-pub fn script_digests() -> [&'static str; 3] {
-    [scripts::ADD, scripts::REPLACE, scripts::APPEND].map(|script| script.digest)
 }
 
 impl Valkey {
@@ -42,8 +38,8 @@ impl Valkey {
     fn probe(&self, node: &str) -> Option<String> {
         let name = |_| format!("{}:probe:{:x}", self.prefix, fastrand::u64(..));
         let Some(slots) = &self.slots else { return Some(name(0)) };
-        let mut own = slots.parts.borrow().clone();
-        own.retain(|part| part.server == node);
+        let parts = slots.borrow();
+        let own: Vec<_> = parts.iter().filter(|part| part.server == node).collect();
         // Each slot is met once in so many names as there are slots.
         let tries = if own.is_empty() { 0 } else { 16 * SLOTS };
         (0..tries).map(name).find(|name| own.iter().any(|part| part.slots.contains(&slot_of(name.as_bytes()))))
@@ -55,7 +51,7 @@ impl Protocol for Valkey {
         let (valkey, server) = (self.clone(), server.to_owned());
         Box::pin(async move {
             let login = &valkey.login;
-            let address = if login.sentinels.is_empty() { server } else { sentinels::locate(&server, login).await? };
+            let address = if login.sentinels.is_empty() { server } else { addresses::locate(&server, login).await? };
             let mut socket = greeting::open(&valkey, &address, true).await?;
             socket.redirects = Some(Box::new(Follower::new(valkey, address)));
             Ok(socket)
@@ -67,9 +63,8 @@ impl Protocol for Valkey {
     }
 
     fn statistics(&self, server: &str) -> Asking {
-        let (opening, mut question) = (self.open(server), Vec::new());
-        frames::write(&["INFO"], &mut question);
-        Box::pin(async { opening.await.ok()?.ask(question, statistics).await.ok() })
+        let opening = self.open(server);
+        Box::pin(async { opening.await.ok()?.ask(frames::written(&["INFO"]), statistics).await.ok() })
     }
 
     fn slot_map(&self) -> Option<Arc<SlotMap>> {
@@ -99,7 +94,7 @@ mod tests {
         assert_eq!(valkey.probe("a:1"), None);
         let part = |slots, server: &str| Part { slots, server: server.to_owned() };
         let parts = vec![part(0..=16_380, "a:1"), part(16_381..=16_381, "b:1"), part(16_382..=16_383, "a:1")];
-        slots.parts.send_replace(parts);
+        slots.send_replace(parts);
         for _ in 0..20 {
             assert_eq!(slot_of(valkey.probe("b:1").unwrap().as_bytes()), 16_381);
         }

@@ -12,12 +12,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_postgres::config::Host;
-use tokio_rustls::TlsConnector;
 
 use crate::config::PostgresTls;
 use crate::net::fetch;
@@ -56,9 +54,7 @@ pub(super) async fn connect(
                 };
             }
             let tls = tls.ok_or_else(|| io::Error::other("there are no authorities to trust"))?;
-            let name = ServerName::try_from(name.clone()).map_err(io::Error::other)?;
-            let connector = TlsConnector::from(tls.config());
-            let stream = connector.connect(name, stream).await;
+            let stream = tls.connect(name, stream).await;
             Ok(Box::new(stream.map_err(|error| io::Error::new(error.kind(), format!("TLS fails: {error}")))?))
         }
     }

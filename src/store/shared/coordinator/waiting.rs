@@ -247,10 +247,10 @@ mod tests {
         assert!(coordinator.write(1, &mut *Memcached.commands()));
         coordinator.follow_slots(vec![0; SLOTS], 2);
         assert_eq!(coordinator.due(0), Due::Never, "the last exchange may still be answered");
-        assert!(coordinator.is_retired(1));
+        assert!(!coordinator.is_left(1));
         coordinator.check();
         coordinator.down(1);
-        assert!(coordinator.is_retired(1), "it is not connected to again");
+        assert!(coordinator.is_left(1), "it is not connected to again");
         assert!(coordinator.waiting.deadline().is_none());
         let decision = PendingDecision::new(
             [ask(&limit(), key_on(1, 2, &limit()))].into_iter().collect(),

@@ -9,7 +9,7 @@ use super::model::{self, Memcached};
 use crate::base::clock::Time;
 use crate::config::Software;
 use crate::store::shared::protocol::{Replies, Written};
-use crate::store::shared::simulation::script_digests;
+use crate::store::shared::simulation::DIGESTS;
 use valkey::Valkey;
 
 thread_local! {
@@ -61,7 +61,7 @@ impl Model {
     pub(super) fn new() -> Self {
         match software() {
             Software::Memcached => Self::Memcached(Memcached::default()),
-            Software::Valkey => Self::Valkey(Valkey::new(script_digests())),
+            Software::Valkey => Self::Valkey(Valkey::new(DIGESTS)),
         }
     }
 

@@ -32,7 +32,8 @@ pub(super) struct FrameCommands {
 
 impl Commands for FrameCommands {
     fn read(&mut self, name: Name<'_>) {
-        self.set_name(name);
+        self.name.clear();
+        name(&mut self.name);
         if self.is_cluster {
             read(1, &mut self.names);
         }
@@ -45,7 +46,7 @@ impl Commands for FrameCommands {
         frames::number(amount, &mut self.writes);
         if let Some(Initial { count, lifetime }) = initial {
             frames::number(count, &mut self.writes);
-            self.lifetime(lifetime);
+            frames::number(lifetime.seconds, &mut self.writes);
         }
     }
 
@@ -62,7 +63,7 @@ impl Commands for FrameCommands {
             self.call(&REPLACE, name, 3, Expected::Replaced);
             frames::word_of([&[MARK], &version.to_be_bytes()], &mut self.writes);
             frames::word_of(value, &mut self.writes);
-            return self.lifetime(lifetime);
+            return frames::number(lifetime.seconds, &mut self.writes);
         }
         let is_first = condition == Condition::Missing;
         self.begin(&[b"SET"], name, if is_first { 4 } else { 3 }, Expected::Stored);
@@ -77,7 +78,7 @@ impl Commands for FrameCommands {
         self.call(&APPEND, name, 3, Expected::Replaced);
         frames::word_of([&[MARK], &fastrand::u64(..).to_be_bytes()], &mut self.writes);
         frames::word(more, &mut self.writes);
-        self.lifetime(lifetime);
+        frames::number(lifetime.seconds, &mut self.writes);
     }
 
     fn delete(&mut self, name: Name<'_>) {
@@ -106,14 +107,10 @@ impl FrameCommands {
         Self { is_cluster, ..Self::default() }
     }
 
-    fn set_name(&mut self, name: Name<'_>) {
-        self.name.clear();
-        name(&mut self.name);
-    }
-
     /// Begins a command that has these words before a name; so many arguments must follow.
     fn begin(&mut self, words: &[&[u8]], name: Name<'_>, arguments: usize, expected: Expected) {
-        self.set_name(name);
+        self.name.clear();
+        name(&mut self.name);
         frames::command(words.len() + 1 + arguments, &mut self.writes);
         words.iter().chain([&&*self.name]).for_each(|word| frames::word(word, &mut self.writes));
         self.expected.push(expected);
@@ -123,14 +120,9 @@ impl FrameCommands {
         self.begin(&[b"EVALSHA", script.digest.as_bytes(), b"1"], name, arguments, expected);
     }
 
-    /// Whole seconds by the server's clock.
-    fn lifetime(&mut self, Lifetime { seconds, .. }: Lifetime) {
-        frames::number(seconds, &mut self.writes);
-    }
-
     fn expiry(&mut self, lifetime: Lifetime) {
         frames::word(b"EX", &mut self.writes);
-        self.lifetime(lifetime);
+        frames::number(lifetime.seconds, &mut self.writes);
     }
 }
 

@@ -54,21 +54,17 @@ pub(super) fn number(number: impl itoa::Integer, out: &mut Vec<u8>) {
 }
 
 fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
-    match u8::try_from(number) {
-        // Most words are this short.
-        Ok(digit @ 0..10) => out.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']),
-        _ => {
-            out.push(kind);
-            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-            out.extend_from_slice(b"\r\n");
-        }
-    }
+    out.push(kind);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a command of these words.
-pub(super) fn write<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
-    command(words.len(), out);
-    words.iter().for_each(|of| word(of.as_ref(), out));
+/// A command of these words.
+pub(super) fn written<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
+    let mut out = Vec::new();
+    command(words.len(), &mut out);
+    words.iter().for_each(|of| word(of.as_ref(), &mut out));
+    out
 }
 
 /// The frame that begins at `at`, and where the next one does; `None` while it is incomplete.
@@ -134,8 +130,7 @@ mod tests {
 
     #[test]
     fn words_are_counted_in_bytes() {
-        let mut out = Vec::new();
-        write(&[&b"SET"[..], b"k", b"\r\n\xff"], &mut out);
+        let mut out = written(&[&b"SET"[..], b"k", b"\r\n\xff"]);
         number(17, &mut out);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
     }

@@ -2,19 +2,23 @@
 //! lives for a second. So a server that refuses something says so here and not in reply to a request. A node of a cluster is asked
 //! where the slots are; one without slots only learns the scripts.
 
+use memchr::memmem;
+
 use super::super::connection::Socket;
 use super::super::protocol::LinkFailure;
 use super::Valkey;
-use super::cluster::parts;
+use super::addresses::parts;
 use super::frames::{self, Frame, frame};
 use super::scripts::{ADD, APPEND, REPLACE};
 use crate::config::Login;
 
+/// Among the answers of a node of a cluster to `HELLO`.
+const IS_NODE: &[u8] = b"mode\r\n$7\r\ncluster";
 const NODE: &str = "it is a node of a cluster, and [store] has no `cluster = true`";
 const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = true`";
 
-/// Connects to a server, and greets it. Not each connection `tries` the commands at a node of a cluster, because the item for that
-/// may be in a slot that moves.
+/// Connects to a server, and greets it. Not each connection `tries` the commands, because the item for that may be in a slot of a
+/// cluster that moves.
 ///
 /// # Errors
 /// If it cannot be used.
@@ -26,24 +30,19 @@ pub(super) async fn open(valkey: &Valkey, address: &str, tries: bool) -> Result<
     if login.database > 0 {
         commands.push(vec!["SELECT", &database]);
     }
-    // A node of a cluster first says which slots it has.
-    let name = slots.is_none().then(|| valkey.probe(address)).flatten();
-    commands.extend(name.iter().flat_map(|name| trial(name)));
     ask(&mut socket, &commands, login.cluster).await?;
     if let Some(slots) = slots {
-        let mut question = Vec::new();
-        frames::write(&["CLUSTER", "SLOTS"], &mut question);
-        slots.parts.send_replace(socket.ask(question, |input| parts(input, address)).await?);
-        if tries && let Some(name) = valkey.probe(address) {
-            ask(&mut socket, &trial(&name), true).await?;
-        }
+        let question = frames::written(&["CLUSTER", "SLOTS"]);
+        slots.send_replace(socket.ask(question, |input| parts(input, address)).await?);
+    }
+    if tries && let Some(name) = valkey.probe(address) {
+        ask(&mut socket, &trial(&name), login.cluster).await?;
     }
     Ok(socket)
 }
 
 async fn ask(socket: &mut Socket, commands: &[Vec<&str>], is_cluster: bool) -> Result<(), LinkFailure> {
-    let mut question = Vec::new();
-    commands.iter().for_each(|command| frames::write(command, &mut question));
+    let question = commands.iter().flat_map(|command| frames::written(command)).collect();
     socket.ask(question, |input| answered(input, commands, is_cluster)).await
 }
 
@@ -76,16 +75,11 @@ fn answered(input: &[u8], commands: &[Vec<&str>], is_cluster: bool) -> Result<Op
     let mut at = 0;
     for command in commands {
         let Some((answer, next)) = frame(input, at)? else { return Ok(None) };
-        match answer {
-            Frame::Error(place) => return Err(LinkFailure::refused(command[0], &input[place])),
-            Frame::Several(told) if command[0] == "HELLO" => {
-                let text = |frame: &Frame| if let Frame::Text(place) = frame { &input[place.clone()] } else { b"" };
-                let mode = told.as_chunks().0.iter().find(|[name, _]| text(name) == b"mode");
-                if mode.is_some_and(|[_, mode]| (text(mode) == b"cluster") != is_cluster) {
-                    return Err(LinkFailure::Refused(if is_cluster { NO_NODE } else { NODE }.to_owned()));
-                }
-            }
-            _ => {}
+        if let Frame::Error(place) = answer {
+            return Err(LinkFailure::refused(command[0], &input[place]));
+        }
+        if command[0] == "HELLO" && memmem::find(&input[at..next], IS_NODE).is_some() != is_cluster {
+            return Err(LinkFailure::Refused(if is_cluster { NO_NODE } else { NODE }.to_owned()));
         }
         at = next;
     }
@@ -133,7 +127,8 @@ mod tests {
 
     #[test]
     fn a_node_of_a_cluster_is_told_from_other_servers() {
-        let hello = |mode: &str| format!("%2\r\n+mode\r\n+{mode}\r\n+role\r\n+master\r\n");
+        let hello =
+            |mode: &str| format!("%2\r\n$4\r\nmode\r\n${}\r\n{mode}\r\n$4\r\nrole\r\n$6\r\nmaster\r\n", mode.len());
         for (cluster, mode, refused) in [
             (false, "standalone", None),
             (false, "cluster", Some(NODE)),

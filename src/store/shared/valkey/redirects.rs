@@ -9,7 +9,6 @@
 //! is read again, so that it shows the write.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,7 +20,7 @@ use tokio::time::timeout;
 
 use super::super::connection::Redirects;
 use super::super::protocol::{Garbage, LinkFailure};
-use super::cluster::{FORGOTTEN, redirection};
+use super::addresses::joined;
 use super::frames::{self, Frame, frame};
 use super::{Valkey, greeting};
 
@@ -35,11 +34,6 @@ pub(super) struct Follower {
     node: String,
     /// The exchanges that are not answered yet.
     sent: VecDeque<Vec<u8>>,
-    /// Whether the input may have errors that were not looked at.
-    has_errors: bool,
-    /// Whether a script was forgotten, and how many of `sent` may have been read before it is run again.
-    is_forgotten: bool,
-    unsure: usize,
     following: Option<Following>,
 }
 
@@ -47,49 +41,46 @@ type Following = Pin<Box<dyn Future<Output = Result<Vec<Redirected>, LinkFailure
 
 /// A command that another node does.
 struct Redirected {
-    command: BytesMut,
+    command: Vec<u8>,
     /// The place of the redirection in the input.
     place: Range<usize>,
     /// Takes that place: from the last node that was asked.
-    reply: BytesMut,
+    reply: Vec<u8>,
     /// Where it redirects to; `None` if that node cannot be connected to.
     to: Option<String>,
 }
 
 impl Follower {
     pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        Self { valkey, node, sent: VecDeque::new(), has_errors: false, is_forgotten: false, unsure: 0, following: None }
+        Self { valkey, node, sent: VecDeque::new(), following: None }
     }
 
-    /// Looks at all replies to the exchanges that are not answered yet, with which the input begins.
-    fn redirected(&mut self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
+    /// What was not done of the exchanges that are answered in full. The input begins with the replies to the first of them.
+    fn redirected(&self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
         let (mut redirected, mut at) = (Vec::new(), 0);
-        for (number, exchange) in self.sent.iter().enumerate() {
-            let mut begin = 0;
+        for exchange in &self.sent {
+            let (before, mut begin, mut is_forgotten) = (redirected.len(), 0, false);
             while begin < exchange.len() {
                 let Some((reply, next)) = frame(input, at)? else {
-                    self.has_errors = at < input.len();
+                    redirected.truncate(before);
                     return Ok(redirected);
                 };
                 let (_, end) = frame(exchange, begin)?.ok_or(Garbage)?;
                 let to = match reply {
                     Frame::Error(error) => {
-                        if input[error.clone()].starts_with(FORGOTTEN) {
-                            (self.is_forgotten, self.unsure) = (true, self.sent.len());
-                        }
+                        is_forgotten |= input[error.clone()].starts_with(FORGOTTEN);
                         redirection(&input[error], &self.node)
                     }
-                    Frame::Several(_) if number < self.unsure => Some(self.node.clone()),
+                    Frame::Several(_) if is_forgotten => Some(self.node.clone()),
                     _ => None,
                 };
                 if let Some(to) = to {
-                    let (command, reply) = (BytesMut::from(&exchange[begin..end]), BytesMut::from(&input[at..next]));
+                    let (command, reply) = (exchange[begin..end].to_vec(), input[at..next].to_vec());
                     redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
                 }
                 (at, begin) = (next, end);
             }
         }
-        self.has_errors = false;
         Ok(redirected)
     }
 }
@@ -101,36 +92,28 @@ impl Redirects for Follower {
 
     fn answered(&mut self, exchanges: usize) {
         self.sent.drain(..exchanges);
-        self.unsure = self.unsure.saturating_sub(exchanges);
     }
 
-    fn poll(&mut self, input: &mut BytesMut, more: usize, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        if self.following.is_none() {
-            // To look at each reply would take a sixth of a decision. Errors begin with this byte, and counts do not have it.
-            self.has_errors |= memchr(b'-', &input[input.len() - more..]).is_some();
-            if self.unsure == 0 && !self.has_errors {
-                return Poll::Ready(Ok(()));
+    fn poll(&mut self, input: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
+        let following = match &mut self.following {
+            Some(following) => following,
+            None => {
+                // To look at each reply would take a sixth of a decision. Errors begin with this byte, and counts do not have it.
+                let has_errors = memchr(b'-', input).is_some();
+                let redirected = if has_errors { self.redirected(input)? } else { Vec::new() };
+                if redirected.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                self.following.insert(Box::pin(follow(self.valkey.clone(), redirected)))
             }
-            let redirected = self.redirected(input)?;
-            if redirected.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            self.following = Some(Box::pin(follow(self.valkey.clone(), redirected)));
-        }
-        let Some(following) = &mut self.following else { return Poll::Ready(Ok(())) };
+        };
         let redirected = ready!(following.as_mut().poll(cx))?;
         self.following = None;
-        if mem::take(&mut self.is_forgotten) {
-            self.unsure = self.sent.len();
-        }
-        let before = mem::take(input);
-        let mut at = 0;
-        for Redirected { place, reply, .. } in redirected {
-            input.extend_from_slice(&before[at..place.start]);
-            input.extend_from_slice(&reply);
-            at = place.end;
-        }
-        input.extend_from_slice(&before[at..]);
+        let mut replies = input.to_vec();
+        redirected.into_iter().rev().for_each(|one| drop(replies.splice(one.place, one.reply)));
+        // It keeps its room.
+        input.clear();
+        input.extend_from_slice(&replies);
         Poll::Ready(Ok(()))
     }
 }
@@ -148,7 +131,7 @@ async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<R
         let mut question = Vec::new();
         for one in &theirs {
             // Without it, a node refuses what it is about to get.
-            frames::write(&["ASKING"], &mut question);
+            question.extend(frames::written(&["ASKING"]));
             question.extend_from_slice(&one.command);
         }
         socket.ask(question, |input| take_replies(input, &mut theirs, &server)).await?;
@@ -163,8 +146,44 @@ fn take_replies(input: &[u8], to: &mut [&mut Redirected], node: &str) -> Result<
         let Some((_, begin)) = frame(input, at)? else { return Ok(None) };
         let Some((reply, end)) = frame(input, begin)? else { return Ok(None) };
         one.to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
-        one.reply = BytesMut::from(&input[begin..end]);
+        one.reply = input[begin..end].to_vec();
         at = end;
     }
     Ok(Some(()))
+}
+
+/// How the error of a server that has forgotten a script begins.
+const FORGOTTEN: &[u8] = b"NOSCRIPT";
+
+/// The server that does a command instead of this node, or this one if it has to learn the scripts again; `None` after other
+/// errors.
+fn redirection(error: &[u8], node: &str) -> Option<String> {
+    if error.starts_with(FORGOTTEN) {
+        return Some(node.to_owned());
+    }
+    let mut words = str::from_utf8(error).ok()?.split(' ');
+    if !matches!(words.next(), Some("ASK" | "MOVED")) {
+        return None;
+    }
+    let (host, port) = words.nth(1)?.rsplit_once(':')?;
+    Some(joined(host, port, node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_name_a_server() {
+        let read = |error: &str| redirection(error.as_bytes(), "[::1]:7000");
+        let to = |server: &str| Some(server.to_owned());
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to("127.0.0.1:6381"));
+        assert_eq!(read("ASK 3999 node.internal:6381"), to("node.internal:6381"));
+        assert_eq!(read("MOVED 3999 ::2:6381"), to("[::2]:6381"));
+        assert_eq!(read("MOVED 3999 :6381"), to("[::1]:6381"));
+        assert_eq!(read("NOSCRIPT No matching script."), to("[::1]:7000"));
+        for other in ["ERR MOVED 1 a:1", "MOVED", "MOVED 1", "MOVED 1 a", "CLUSTERDOWN The cluster is down"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
 }

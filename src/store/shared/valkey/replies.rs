@@ -1,5 +1,6 @@
 //! The replies of Valkey and Redis to one exchange, read in place, in whatever pieces they arrive.
 
+use std::mem;
 use std::ops::Range;
 
 use super::super::protocol::{Echo, Garbage, Place, Reader, Replies, Written, digits};
@@ -94,9 +95,7 @@ impl FrameReader {
 impl Reader for FrameReader {
     fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
         // Replies that were read before may have changed meanwhile: another server has done what this one had not.
-        self.written.clear();
-        self.items.clear();
-        (self.unread, self.failure, self.is_of_server) = (0, None, false);
+        *self = Self::new(mem::take(&mut self.expected), self.reads, self.reads_each);
         let mut length = 0;
         while self.written.len() < self.expected.len() || self.items.len() < self.reads {
             let Some((frame, next)) = frame(input, length)? else { return Ok(None) };

@@ -46,6 +46,9 @@ redis.call('EXPIRE',KEYS[1],ARGV[3])
 return 1",
 };
 
+/// By which servers know the scripts that add to a count, replace a value, and append to one.
+pub const DIGESTS: [&str; 3] = [ADD.digest, REPLACE.digest, APPEND.digest];
+
 #[cfg(test)]
 mod tests {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
