@@ -41,6 +41,8 @@ enum Kind {
     DiskFull,
     /// The user of the gateway may not run scripts any more.
     Forbidden,
+    /// The user of the gateway may not use a command that the scripts need any more.
+    ForbiddenInside,
     /// Somebody has paused all writes.
     Paused,
     /// A script of a neighbour does not end.
@@ -66,7 +68,10 @@ impl Kind {
 
     /// Whether reads succeed, so that requests pass until the first write does not.
     fn is_readable(self) -> bool {
-        matches!(self, Self::Full | Self::DiskFull | Self::Forbidden | Self::Paused | Self::Demoted)
+        matches!(
+            self,
+            Self::Full | Self::DiskFull | Self::Forbidden | Self::ForbiddenInside | Self::Paused | Self::Demoted
+        )
     }
 
     /// Whether the counters are gone afterwards.
@@ -120,6 +125,7 @@ impl Faulty {
                 return until("it is full", PATIENCE, || ask(address, &["SET", "x", "x"])[0].starts_with("-MISCONF"));
             }
             Kind::Forbidden => return self.tell(&["ACL", "SETUSER", "default", "-@scripting"]),
+            Kind::ForbiddenInside => return self.tell(&["ACL", "SETUSER", "default", "-get"]),
             Kind::Paused => return self.tell(&["CLIENT", "PAUSE", "600000", "WRITE"]),
             Kind::Demoted => return self.tell(&["REPLICAOF", "127.0.0.1", "9"]),
             Kind::Busy => {
@@ -144,6 +150,7 @@ impl Faulty {
             Kind::Full => self.tell(&["CONFIG", "SET", "maxmemory", "0"]),
             Kind::DiskFull => self.limit_files(None),
             Kind::Forbidden => self.tell(&["ACL", "SETUSER", "default", "+@scripting"]),
+            Kind::ForbiddenInside => self.tell(&["ACL", "SETUSER", "default", "+get"]),
             Kind::Paused => self.tell(&["CLIENT", "UNPAUSE"]),
             Kind::Demoted => self.tell(&["REPLICAOF", "NO", "ONE"]),
             Kind::Busy => self.tell(&["SCRIPT", "KILL"]),
@@ -411,6 +418,7 @@ stories! {
     full: Full, nobody_gets_more all_or_none nobody_waits;
     full_disk: DiskFull, nobody_gets_more all_or_none nobody_waits;
     forbidden: Forbidden, nobody_gets_more all_or_none nobody_waits;
+    forbidden_inside: ForbiddenInside, nobody_gets_more all_or_none nobody_waits;
     paused: Paused, nobody_gets_more all_or_none;
     busy: Busy, nobody_gets_more all_or_none nobody_waits;
     demoted: Demoted, nobody_gets_more all_or_none nobody_waits;

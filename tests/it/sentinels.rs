@@ -155,6 +155,41 @@ fn a_sentinel_that_is_silent_or_names_another_server_is_outvoted() {
 }
 
 #[test]
+fn sentinels_that_are_away_keep_no_gateway_from_being_ready() {
+    let mut sentinel = Valkey::start();
+    sentinel.kill();
+    let gateway = gateway(&[&sentinel], "main", "");
+    gateway.wait_message("valkey does not answer");
+    assert_eq!(gateway.metric("gateway_ready"), Some(1.0));
+}
+
+#[test]
+fn a_primary_that_is_replaced_while_it_lives_is_left() {
+    let (primary, other) = (Valkey::start(), Valkey::start());
+    let sentinels = [(); 3].map(|()| Valkey::sentinel("main", primary.address));
+    let gateway = gateway(&sentinels.each_ref(), "main", "strict = true");
+    let mut client = gateway.client();
+    until("it is counted", PATIENCE, || {
+        assert_eq!(ask(&mut client), 200);
+        primary.counted() > 0
+    });
+    let port = other.address.port().to_string();
+    let rename = |sentinel: &Valkey| {
+        sentinel.ask(&["SENTINEL", "REMOVE", "main"]);
+        sentinel.ask(&["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "2"]);
+    };
+    rename(&sentinels[0]);
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!((ask(&mut client), other.counted()), (200, 0), "one of three is no majority");
+    rename(&sentinels[1]);
+    until("it is counted at the other one", PATIENCE, || {
+        ask(&mut client);
+        other.counted() > 0
+    });
+    assert!(is_primary(&primary), "it would have gone on");
+}
+
+#[test]
 fn a_primary_that_no_sentinel_knows_is_told() {
     let primary = Valkey::start();
     let sentinel = Valkey::sentinel("main", primary.address);
@@ -166,6 +201,8 @@ fn a_primary_that_no_sentinel_knows_is_told() {
         "{failure}"
     );
     assert_eq!(gateway.metric("gateway_store_up{server=\"mian\"}"), Some(0.0));
+    let ready = gateway.admin("/readyz");
+    assert_eq!((ready.status, ready.text().contains("no primary of this name")), (503, true), "{ready:?}");
     assert_eq!(ask(&mut gateway.client()), 200, "it counts alone");
 }
 

@@ -346,6 +346,8 @@ fn tls_with_the_right_and_with_a_wrong_name() {
     let wrong = gateway(&valkey, &section(""));
     let said = wrong.wait_message("valkey does not answer");
     assert!(said["failure"].as_str().unwrap().contains("certificate"), "{said}");
+    let ready = wrong.admin("/readyz");
+    assert_eq!((ready.status, ready.text().contains("certificate")), (503, true), "{ready:?}");
     let plain = gateway(&valkey, "");
     plain.wait_message("valkey does not answer");
 }

@@ -18,8 +18,8 @@ use crate::config::UpstreamTls;
 /// The bytes that are read from a server at once: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
 
-/// The longest answer to a question in bytes.
-const LONGEST_ANSWER: usize = 64 << 20;
+/// The most bytes of answers that are not taken yet.
+const LONGEST_INPUT: usize = 64 << 20;
 
 /// The connection to one server. It alone owns the socket, reads and writes.
 pub(super) enum Connection {
@@ -55,6 +55,8 @@ pub struct Socket {
     /// All that was read and is not taken yet.
     pub(super) input: BytesMut,
     pub(super) redirects: Option<Box<dyn Redirects>>,
+    /// Ends when the server must not be used any more.
+    pub(super) end: Option<Pin<Box<dyn Future<Output = LinkFailure> + Send>>>,
     /// Whether it has begun to follow redirections among what was read.
     is_redirected: bool,
 }
@@ -91,7 +93,7 @@ impl Socket {
     pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
         let stream = connect(address, tls).await?;
         let (output, input) = (Vec::new(), BytesMut::with_capacity(INPUT));
-        Ok(Self { stream, output, written: 0, input, redirects: None, is_redirected: false })
+        Ok(Self { stream, output, written: 0, input, redirects: None, end: None, is_redirected: false })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.
@@ -106,9 +108,6 @@ impl Socket {
             if let Some(result) = read(&self.input)? {
                 self.input.clear();
                 return Ok(result);
-            }
-            if self.input.len() > LONGEST_ANSWER {
-                return Err(LinkFailure::Garbage);
             }
         }
     }
@@ -134,7 +133,12 @@ impl Socket {
     }
 
     fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        let Self { stream, output, written, input, redirects, is_redirected } = self;
+        let Self { stream, output, written, input, redirects, end, is_redirected } = self;
+        if let Some(Poll::Ready(failure)) = end.as_mut().map(|end| end.as_mut().poll(cx)) {
+            // A completed future must not be polled again.
+            *end = None;
+            return Poll::Ready(Err(failure));
+        }
         while *written < output.len() {
             let Poll::Ready(length) = Pin::new(&mut *stream).poll_write(cx, &output[*written..])? else { break };
             *written += length;
@@ -147,6 +151,9 @@ impl Socket {
         let _ = Pin::new(&mut *stream).poll_flush(cx)?;
         if !*is_redirected && ready!(pin!(stream.read_buf(input)).poll(cx))? == 0 {
             return Poll::Ready(Err(LinkFailure::Closed));
+        }
+        if input.len() > LONGEST_INPUT {
+            return Poll::Ready(Err(LinkFailure::Garbage));
         }
         let Some(redirects) = redirects else { return Poll::Ready(Ok(())) };
         let followed = redirects.poll(input, cx);

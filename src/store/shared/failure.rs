@@ -33,6 +33,15 @@ impl fmt::Display for LinkFailure {
 }
 
 impl LinkFailure {
+    /// Whether most likely the configuration is wrong, not the server away: also if another kind of server answers, or TLS fails.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Garbage => true,
+            Self::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+            Self::Closed | Self::Silent | Self::Failed(_) => false,
+        }
+    }
+
     /// It refuses a command that is needed.
     pub(super) fn refused(command: &str, answer: &[u8]) -> Self {
         Self::Refused(format!("it refuses {command}: it answered \"{}\"", String::from_utf8_lossy(answer)))

@@ -55,6 +55,8 @@ pub struct Server {
     down: AtomicBool,
     /// Whether it has ever answered.
     was_up: AtomicBool,
+    /// How often it has come back.
+    returns: RepeatedEvent,
     /// If it has never answered: why it refused the gateway at the last attempt to connect at which it did.
     refusal: Mutex<Option<String>>,
     /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
@@ -148,10 +150,10 @@ impl Health {
     }
 
     pub(super) fn up(&self, server: &Server) {
-        let Server { address, down, refusal, was_up, .. } = server;
+        let Server { address, down, refusal, was_up, returns, .. } = server;
         *refusal.lock() = None;
         was_up.store(true, Ordering::Relaxed);
-        if down.swap(false, Ordering::Relaxed) {
+        if down.swap(false, Ordering::Relaxed) && returns.add(clock::now()).is_some() {
             tracing::info!(server = address, "{} is back", self.name);
         }
     }
@@ -159,7 +161,7 @@ impl Health {
     pub(super) fn down(&self, server: &Server, failure: &LinkFailure) {
         let Server { down, was_up, refusal, .. } = server;
         // The next attempt may be late, and still be refused.
-        if matches!(failure, LinkFailure::Refused(_)) && !was_up.load(Ordering::Relaxed) {
+        if failure.is_refusal() && !was_up.load(Ordering::Relaxed) {
             *refusal.lock() = Some(failure.to_string());
         }
         down.store(true, Ordering::Relaxed);

@@ -50,9 +50,13 @@ impl Protocol for Valkey {
     fn open(&self, server: &str) -> Opening {
         let (valkey, server) = (self.clone(), server.to_owned());
         Box::pin(async move {
-            let login = &valkey.login;
-            let address = if login.sentinels.is_empty() { server } else { addresses::locate(&server, login).await? };
+            let login = valkey.login.clone();
+            let has_sentinels = !login.sentinels.is_empty();
+            let address = if has_sentinels { addresses::locate(&server, &login).await?.0 } else { server.clone() };
             let mut socket = greeting::open(&valkey, &address, true).await?;
+            if has_sentinels {
+                socket.end = Some(Box::pin(addresses::replaced(server, login, address.clone())));
+            }
             socket.redirects = Some(Box::new(Follower::new(valkey, address)));
             Ok(socket)
         })

@@ -1,6 +1,6 @@
 //! Where servers are: the primary, as its sentinels say, and the slots of a cluster, as its nodes say.
 //!
-//! All sentinels are asked at once, for each connection. One that was cut off from the others may still name the primary before
+//! All sentinels are asked at once, for each connection and then once a second. One that was cut off from the others may still name the primary before
 //! the last failover, so the address that most of them name is taken: once more than half do, or all have answered.
 //!
 //! A node may not know yet what the others have agreed on. Then the server that it names redirects or does not answer, and nodes
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::connection::Socket;
 use super::super::protocol::{Garbage, LinkFailure};
@@ -26,11 +26,28 @@ use crate::config::Login;
 /// The longest time that a sentinel may take to connect and to answer. The primary needs the rest of a second.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The address of the primary of this name.
+/// How often the sentinels are asked whether the primary is still the same.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Ends when more than half of the sentinels name another address for this primary. After a failover that somebody has asked for, they
+/// do so long before the server itself takes no more writes.
+pub(super) async fn replaced(name: String, login: Login, address: String) -> LinkFailure {
+    loop {
+        sleep(EVERY).await;
+        if let Ok((primary, votes)) = locate(&name, &login).await
+            && primary != address
+            && 2 * votes > login.sentinels.len()
+        {
+            return LinkFailure::Refused(format!("its sentinels name {primary} now"));
+        }
+    }
+}
+
+/// The address of the primary of this name, and how many sentinels say so.
 ///
 /// # Errors
 /// If no sentinel knows it.
-pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
+pub(super) async fn locate(name: &str, login: &Login) -> Result<(String, usize), LinkFailure> {
     let question = frames::written(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]);
     let mut asked = JoinSet::new();
     for sentinel in login.sentinels.clone() {
@@ -47,9 +64,14 @@ pub(super) async fn locate(name: &str, login: &Login) -> io::Result<String> {
             Err(failure) => last = failure,
         }
     }
-    let elected = votes.into_iter().max_by_key(|(_, votes)| *votes);
-    let unknown = || io::Error::other(format!("no sentinel knows where \"{name}\" is: {last}"));
-    elected.map(|(address, _)| address).ok_or_else(unknown)
+    // One of several with as many votes may be no primary: then another one comes at the next attempt.
+    votes.into_iter().max_by_key(|(_, votes)| (*votes, fastrand::u8(..))).ok_or_else(|| {
+        let unknown = format!("no sentinel knows where \"{name}\" is: {last}");
+        match last {
+            LinkFailure::Failed(_) | LinkFailure::Garbage => LinkFailure::Refused(unknown),
+            _ => io::Error::other(unknown).into(),
+        }
+    })
 }
 
 /// Reads host and port; `None` while they are incomplete.

@@ -16,6 +16,8 @@ use super::super::protocol::{Garbage, digits};
 const LARGEST: usize = 64 << 20;
 /// The longest line in bytes: of an error.
 const LONGEST_LINE: usize = 64 << 10;
+/// The most frames inside one: a cluster has at most 16 384 parts, and an exchange reads fewer items.
+const MOST: u64 = 1 << 15;
 /// How deep frames may be inside each other.
 const DEEPEST: usize = 8;
 
@@ -109,7 +111,7 @@ fn nested(input: &[u8], at: usize, deep: usize) -> Result<Option<(Frame, usize)>
         }
         _ => {
             let each = if *kind == b'%' { 2 } else { 1 };
-            let count = number()?.checked_mul(each).filter(|_| deep > 0).ok_or(Garbage)?;
+            let count = number()?.checked_mul(each).filter(|count| deep > 0 && *count <= MOST).ok_or(Garbage)?;
             let mut frames = Vec::new();
             for _ in 0..count {
                 let Some((frame, after)) = nested(input, next, deep - 1)? else { return Ok(None) };
@@ -176,6 +178,7 @@ mod tests {
             b"*x\r\n",
             b"*99999999999999999999\r\n",
             b"%18446744073709551615\r\n",
+            b"*1000000000\r\n",
             b"$x\r\n",
             b":x\r\n",
             b"$3\r\nabcde",

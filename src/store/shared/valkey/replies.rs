@@ -25,7 +25,17 @@ pub(super) enum Expected {
 /// After these errors, which are not about one key, only a new connection helps: the server has forgotten the scripts, follows
 /// another one now, is cut off from those that follow it, or takes no writes. The greeting teaches the scripts, and finds out when
 /// writes are taken again.
-const OF_SERVER: [&[u8]; 6] = [b"NOSCRIPT", b"READONLY", b"OOM", b"MISCONF", b"NOREPLICAS", b"NOPERM"];
+const OF_SERVER: [&[u8]; 8] = [
+    b"NOSCRIPT",
+    b"READONLY",
+    b"OOM",
+    b"MISCONF",
+    b"NOREPLICAS",
+    b"NOPERM",
+    // A right is missing only inside a script, as Redis and as Valkey say it.
+    b"ERR The user executing the script",
+    b"ERR ACL failure in script",
+];
 
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
@@ -202,6 +212,11 @@ mod tests {
         assert_eq!(after(b":1\r\n-WRONGTYPE 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, false, true));
         assert_eq!(after(b":1\r\n-OOM 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
         assert_eq!(after(b":1\r\n:1\r\n:1\r\n+OK\r\n-NOPERM 1\r\n"), (0, false, true, true));
+        assert_eq!(after(b":1\r\n-ERR ACL failure in script: 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
+        assert_eq!(
+            after(b":1\r\n-ERR The user executing the script can't\r\n:1\r\n+OK\r\n*1\r\n_\r\n"),
+            (1, true, true, true)
+        );
         assert_eq!(after(&b"-LOADING 1\r\n".repeat(5)), (4, false, true, true));
         assert_eq!(after(b":1\r\n-NOSCRIPT 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));
         assert_eq!(after(b"-READONLY 1\r\n:1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, true, true));

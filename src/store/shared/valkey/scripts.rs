@@ -1,4 +1,5 @@
-//! What no single command of the server does: each script touches one key, and is done in full or not at all.
+//! What no single command of the server does: each script touches one key. If a command of it fails, what counts was not written:
+//! that comes last.
 
 pub(super) struct Script {
     pub(super) source: &'static str,
@@ -37,12 +38,12 @@ return 1",
 
 /// Makes the first argument the mark and version of a value of ours, appends the second, and lets it live for the third.
 pub(super) const APPEND: Script = Script {
-    digest: "9a1b4f00b1c2867dc749cccc28dee185b4f24747",
+    digest: "59a514a3f1322b059cb4fa5708a509a8ba4f5a30",
     source: "local v=redis.call('GETRANGE',KEYS[1],0,12)
 if #v<13 or string.sub(v,1,1)~='=' then return false end
+redis.call('EXPIRE',KEYS[1],ARGV[3])
 redis.call('SETRANGE',KEYS[1],0,ARGV[1])
 redis.call('APPEND',KEYS[1],ARGV[2])
-redis.call('EXPIRE',KEYS[1],ARGV[3])
 return 1",
 };
 
