@@ -69,8 +69,8 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
         ("cached", sum(&|counters| &counters.cached)),
         ("missing", sum(&|counters| &counters.missing)),
     ];
-    for (rejection, name) in Rejection::ALL {
-        results.push((name, sum(&|counters| &counters.rejected[rejection as usize])));
+    for rejection in Rejection::ALL {
+        results.push((rejection.name(), sum(&|counters| &counters.rejected[rejection as usize])));
     }
     results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
 }
