@@ -156,7 +156,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
     let key_mask = Arc::new(KeyMask::new().map_err(io::Error::other)?);
-    shared.notices().mask_by(key_mask.clone());
+    shared.notices.mask_by(key_mask.clone());
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);
@@ -242,7 +242,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
 /// Starts what talks to other servers. What is remembered about notices must be restored before.
 fn start_sources(shared: &SharedState, gateway: &Snapshot) {
     shared.apply_sources(gateway);
-    shared.notices().apply(&gateway.notices, &gateway.store);
+    shared.notices.apply(&gateway.notices, &gateway.store);
 }
 
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.

@@ -43,7 +43,7 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
         state: view.state(),
         requests: by_outcome(history.total()),
         forwarded_seconds: durations(view),
-        held: view.shared.held(),
+        held: view.shared.wait_queues.held(),
         minute: history.minute(),
         limits: limits(view, history),
         routes: routes(history),

@@ -53,7 +53,7 @@ fn own(view: &View) -> [MetricFamily; 6] {
             "Banned keys that this gateway knows of, by limit.",
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.wait_queues.held()),
     ]
 }
 

@@ -36,7 +36,7 @@ fn own(view: &View) -> [MetricFamily; 10] {
             "Whether an operator or a signal has asked for no more requests.",
             usize::from(view.state() != State::Ready),
         ),
-        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
+        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers),
         counters("gateway_config_reloads_total", "Reloads of the configuration, by result.", results(&reloads)),
         gauged(
             "gateway_config_last_reload_successful",

@@ -30,7 +30,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
-    let sources = shared.key_sources().all();
+    let sources = shared.key_sources.all();
     let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server.as_ref()?))).collect();
     let of_each = |value: fn(&KeySource, &KeyServer) -> u64| {
         fetched.iter().map(move |(source, server)| {
@@ -76,7 +76,7 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
 }
 
 fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
-    let sources: Vec<_> = shared.quota_sources().all().into_iter().map(|one| (one.limit(), one)).collect();
+    let sources: Vec<_> = shared.quota_sources.all().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
         sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
     };
@@ -155,7 +155,7 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 }
 
 fn spans(shared: &SharedState) -> MetricFamily {
-    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters().counts;
+    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters.counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
         "gateway_spans_total",
@@ -166,7 +166,7 @@ fn spans(shared: &SharedState) -> MetricFamily {
 }
 
 fn notices(shared: &SharedState) -> [MetricFamily; 3] {
-    let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices().counts();
+    let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices.counts();
     let each =
         |(name, value): (&'static str, &'static str), count: &SharedCounter| counter(count.get(), &[(name, value)]);
     [
@@ -184,7 +184,7 @@ fn notices(shared: &SharedState) -> [MetricFamily; 3] {
         gauges(
             "gateway_notices_waiting",
             "Notices that wait for their receivers.",
-            [whole(shared.notices().waiting() as u64)],
+            [whole(shared.notices.waiting() as u64)],
         ),
     ]
 }
