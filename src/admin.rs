@@ -366,7 +366,8 @@ async fn set_log_level(view: &View, body: Incoming) -> LocalResponse {
         let why = format!("{:?} is not a level. Levels are {names}.", wanted.level);
         return respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why);
     };
-    view.log_level.set(*level);
+    // The log is there as long as the process.
+    let _ = view.log_level.reload(*level);
     tracing::info!(level = name, "the admin API has changed the log level");
     json(&json!({ "level": name }))
 }

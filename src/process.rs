@@ -170,7 +170,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
+    let access_log = AccessLogOutput { writer: logging.access.clone(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), None) = (source.remote(), &instead_of) {
@@ -185,7 +185,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         shared,
         snapshot: gateway,
         dropped_lines: logging.dropped(),
-        log_level: logging.level(),
+        log_level: logging.level.clone(),
         connections: limits,
         tls,
         acme,
@@ -228,7 +228,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         overrides: overrides_requested,
         watches,
         reloading_since: read_since,
-        access_log: logging.access(),
+        access_log: logging.access.clone(),
         watchdog: Watchdog::new(workers),
         heartbeats,
         tls_reloads,

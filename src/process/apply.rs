@@ -143,7 +143,8 @@ impl InForce {
         tell_of_gateways(running.gateways, &config, &self.view.shared);
         // A level that the admin API has set stays until the file has another one.
         if running.log.level != config.log.level {
-            self.view.log_level.set(config.log.level);
+            // The log is there as long as the process.
+            let _ = self.view.log_level.reload(config.log.level);
             tracing::info!(level = %config.log.level, "a reload has changed the log level");
         }
         let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
