@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(push("\n"), "\n");
         assert_eq!(push(CHUNK), CHUNK);
         assert_eq!(push(EXTRA), "");
-        assert_eq!(filter.reader().usage(), Some(Usage { input: 5, cached: 0, output: 6 }));
+        assert_eq!(filter.reader().findings.report.usage(), Some(Usage { input: 5, cached: 0, output: 6 }));
         let whole = Bytes::from_static(CHUNK.as_bytes());
         assert_eq!(filter.push(&whole).next().unwrap().as_ptr(), whole.as_ptr(), "it was copied");
     }
