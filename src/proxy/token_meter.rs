@@ -38,17 +38,6 @@ pub(super) const READ_ON_FOR: Duration = Duration::from_secs(5);
 /// How many bytes are read on. An answer is followed by its usage, with lists of what was searched and filtered.
 const READ_ON_BYTES: usize = 256 << 10;
 
-pub trait BrokenOff {
-    /// Whether the client has caused the end, rather than the upstream.
-    fn is_clients(&self) -> bool;
-}
-
-impl BrokenOff for BodyError {
-    fn is_clients(&self) -> bool {
-        !self.reason().is_upstreams()
-    }
-}
-
 pub struct TokenMeter {
     growth: Growth,
     limits: SmallVec<[MeteredLimit; 1]>,
@@ -161,9 +150,9 @@ impl TokenMeter {
         &mut self,
         content: &mut B,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>>
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>>
     where
-        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
+        B: Body<Data = Bytes, Error = BodyError> + Default + Unpin,
     {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -181,7 +170,7 @@ impl TokenMeter {
                 match ready!(Pin::new(&mut *content).poll_frame(cx)).transpose() {
                     Ok(frame) => self.read(frame, content.is_end_stream()),
                     Err(error) => {
-                        self.finish(if error.is_clients() { End::Abandoned } else { End::Broken });
+                        self.finish(if error.reason().is_upstreams() { End::Broken } else { End::Abandoned });
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
@@ -327,7 +316,7 @@ impl TokenMeter {
     /// After the client has left, reads the rest of `content` for the usage, for `limit` at most.
     pub async fn read_on<B>(mut self: Box<Self>, mut content: B, limit: Duration)
     where
-        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
+        B: Body<Data = Bytes, Error = BodyError> + Default + Unpin,
     {
         self.is_abandoned = true;
         let mut left = READ_ON_BYTES;
