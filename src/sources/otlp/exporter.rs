@@ -45,25 +45,10 @@ pub struct Exporter {
 
 #[derive(Clone, Debug)]
 pub(super) struct ExportEnd {
-    /// Whether the thread must end.
-    stop: watch::Sender<bool>,
+    /// Whether the thread must export the waiting spans and end.
+    pub(super) stop: watch::Sender<bool>,
     /// Closed when the thread has ended, or if it was never started.
-    ended: watch::Sender<()>,
-}
-
-impl ExportEnd {
-    /// Asks the thread to export the waiting spans and to end.
-    pub(super) fn ask(&self) {
-        self.stop.send_replace(true);
-    }
-
-    pub(super) async fn reached(&self) {
-        self.ended.closed().await;
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.is_closed()
-    }
+    pub(super) ended: watch::Sender<()>,
 }
 
 impl Exporter {
