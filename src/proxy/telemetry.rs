@@ -60,7 +60,7 @@ pub struct RequestEnd {
 impl RouteRecorder {
     /// Counts the request `id`, and logs its entry if it has one.
     pub fn close(&self, end: RequestEnd, id: &RequestId, entry: Option<&AccessLogEntry>) {
-        let RequestEnd { method, outcome, reason, status, at, micros } = end;
+        let RequestEnd { method, outcome, reason, status, micros, .. } = end;
         let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
@@ -74,8 +74,7 @@ impl RouteRecorder {
             _ => true,
         };
         if let Some(entry) = entry.filter(is_logged) {
-            let (route, id) = (&route.name, id.as_str());
-            logger.write(&AccessLine { entry, route, outcome, reason, status, at, micros, id });
+            logger.write(&AccessLine { entry, route: &route.name, end, id: id.as_str() });
         }
     }
 }
