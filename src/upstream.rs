@@ -74,7 +74,7 @@ use servers::Servers;
 
 #[derive(Debug)]
 pub struct Upstream {
-    config: config::Upstream,
+    pub config: config::Upstream,
     servers: Servers,
     balancer: Balancer,
     connector: Connector,
@@ -125,16 +125,6 @@ impl Upstream {
 
     pub fn name(&self) -> &str {
         &self.config.name
-    }
-
-    /// The longest wait for the upstream during a response or in a tunnel; `None` is no limit.
-    pub fn read_timeout(&self) -> Option<Duration> {
-        self.config.read_timeout
-    }
-
-    /// The longest time for which no byte may pass through a tunnel; `None` is no limit.
-    pub fn tunnel_idle_timeout(&self) -> Option<Duration> {
-        self.config.tunnel_idle_timeout
     }
 
     /// The ids of its endpoints, and how long their connections are kept.

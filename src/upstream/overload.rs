@@ -134,22 +134,12 @@ pub struct Window {
 pub struct Admission {
     /// The admitted requests per second; `None` if there is no overload.
     rate: Option<f64>,
-    answered: Smoothed,
+    /// Smoothed, per second.
+    answered: Option<f64>,
     /// The number of ended requests and the sum of their times; earlier ones weigh less.
     ended: (f64, f64),
     /// For how many seconds everything could be admitted.
     quiet: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Smoothed(Option<f64>);
-
-impl Smoothed {
-    fn add(&mut self, value: f64) -> f64 {
-        let next = self.0.map_or(value, |before| before + (value - before) * SMOOTHING);
-        self.0 = Some(next);
-        next
-    }
 }
 
 impl Admission {
@@ -161,7 +151,9 @@ impl Admission {
     /// Takes what was measured at an upstream. `target` is the wanted response time in seconds; without it, only full servers
     /// are overload. Returns the number of requests that pass per second; `None` is all.
     pub fn observe_upstream(&mut self, window: &Window, target: Option<f64>) -> Option<f64> {
-        let answered = self.answered.add(window.answered / window.seconds);
+        let now = window.answered / window.seconds;
+        let answered = self.answered.map_or(now, |before| before + (now - before) * SMOOTHING);
+        self.answered = Some(answered);
         let (ended, took) = (window.ended, self.ended);
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);

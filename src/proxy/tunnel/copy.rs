@@ -36,7 +36,7 @@ pub(in crate::proxy) struct Waits {
 impl Waits {
     /// `client` is how long the client may take to read something.
     pub(in crate::proxy) fn new(upstream: &Upstream, client: Option<Duration>) -> Self {
-        Self { idle: upstream.tunnel_idle_timeout(), client, upstream: upstream.read_timeout() }
+        Self { idle: upstream.config.tunnel_idle_timeout, client, upstream: upstream.config.read_timeout }
     }
 }
 
