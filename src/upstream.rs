@@ -123,10 +123,6 @@ impl Upstream {
         }
     }
 
-    pub fn name(&self) -> &str {
-        &self.config.name
-    }
-
     /// The ids of its endpoints, and how long their connections are kept.
     pub fn keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
         self.balancer.endpoints().into_iter().map(|weighted| (weighted.endpoint.id, self.keep))
@@ -202,7 +198,7 @@ impl Upstream {
             Err(NotFound::NoneLeft) => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Err(NotFound::Full) => cold(self.wait(criteria, request)).await?,
         };
-        let share = share(in_flight.endpoint(), request)?;
+        let share = share(&in_flight.endpoint, request)?;
         let mut given_up: Option<Box<GivenUp>> = None;
         loop {
             in_flight.begin(request);
@@ -214,7 +210,7 @@ impl Upstream {
                 let status = sent.as_ref().map(|(status, _)| *status);
                 spans.end_attempt(status.map_err(|failed| failed.error.reason().name()), clock::now());
             }
-            let endpoint = in_flight.endpoint();
+            let endpoint = &in_flight.endpoint;
             let ending = sent.as_ref().map_or_else(|failed| failed.ending, |(status, _)| attempts.answered(*status));
             let again = attempts.again(ending, endpoint.id);
             if again == Some(Resend::SameServer) {

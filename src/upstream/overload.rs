@@ -45,7 +45,7 @@ const OVER_AFTER: f64 = 5.0;
 
 /// What is shed: everything below a rank, and a part of the requests of that rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(u32);
+pub struct Level(pub u32);
 
 /// The rank of a request, from its priority, its client's address and the time in seconds. The addresses of an IPv6 network of
 /// 64 bits are one client.
@@ -104,15 +104,6 @@ impl Level {
     pub fn in_priorities(self) -> f64 {
         let per_priority = u32::try_from(GROUPS).unwrap_or(1) * PARTS;
         f64::from(self.0) / f64::from(per_priority)
-    }
-
-    /// For an atomic.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
-    pub fn from_bits(bits: u32) -> Self {
-        Self(bits)
     }
 }
 
