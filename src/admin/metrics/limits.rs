@@ -12,10 +12,7 @@ use crate::config::{Cost, Limit};
 use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(own(view));
-    families.extend(tokens(view));
-    families.extend(bytes(view));
-    families
+    own(view).into_iter().chain(tokens(view)).chain(bytes(view)).collect()
 }
 
 fn own(view: &View) -> [MetricFamily; 6] {

@@ -10,9 +10,7 @@ use super::super::dashboard::{ReloadNumbers, State};
 use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(own(view));
-    families.extend(system());
-    families
+    own(view).into_iter().chain(system()).collect()
 }
 
 fn own(view: &View) -> [MetricFamily; 10] {

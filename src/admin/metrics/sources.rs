@@ -20,12 +20,9 @@ use crate::sources::notices::NoticeCounts;
 use crate::sources::quotas::QuotaSource;
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(acme(&view.acme));
-    families.extend(tokens(&view.shared));
-    families.extend(quotas(&view.shared));
-    families.push(spans(&view.shared));
-    families.extend(notices(&view.shared));
-    families
+    let shared = &view.shared;
+    let families = acme(&view.acme).into_iter().chain(tokens(shared)).chain(quotas(shared));
+    families.chain([spans(shared)]).chain(notices(shared)).collect()
 }
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
@@ -92,7 +89,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         .map(|(result, count)| counter(count, &[("limit", limit), ("result", result)]))
     };
     let cached = |(limit, source): &(String, Arc<QuotaSource>)| {
-        let (known, absent) = source.len();
+        let (known, absent) = source.cache.len();
         let limit = ("limit", limit.as_str());
         [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
     };
@@ -126,12 +123,12 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         counters(
             "gateway_quota_evictions_total",
             "Keys that had to make room for others in the cache of a source of quotas.",
-            each(&|source, limit| counter(source.evictions(), &[limit])),
+            each(&|source, limit| counter(source.cache.evictions.get(), &[limit])),
         ),
         gauges(
             "gateway_quota_source_up",
             "0 while the source of quotas is known to be away, otherwise 1.",
-            each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
+            each(&|source, limit| gauge(usize::from(!source.availability.is_away()), &[limit])),
         ),
     ]
 }
