@@ -73,7 +73,7 @@ impl Reading {
     fn reader(&self) -> &ResponseReader {
         match self {
             Self::Plain(reader) => reader,
-            Self::Filtered(filter) => filter.reader(),
+            Self::Filtered(filter) => &filter.reader,
         }
     }
 }

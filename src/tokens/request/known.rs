@@ -21,8 +21,8 @@ impl BodyPointers {
         let meant = || Known::ALL.into_iter().flat_map(each);
         let known: Vec<Pointer> = meant().filter_map(|(_, member)| member.parse().ok()).collect();
         let all = Pointers::new(keys.iter().chain(&known));
-        let mut by_place = vec![None; all.places()];
-        for ((meaning, _), place) in meant().zip(&all.ends()[keys.len()..]) {
+        let mut by_place = vec![None; all.places.len()];
+        for ((meaning, _), place) in meant().zip(&all.ends[keys.len()..]) {
             by_place[*place] = Some(meaning);
         }
         Self { all, keys: keys.len(), known, by_place, divides: false }
@@ -41,11 +41,11 @@ impl BodyPointers {
 
     /// The members with a meaning, and their places.
     pub(super) fn known(&self) -> impl Iterator<Item = (&Pointer, usize)> {
-        self.known.iter().zip(self.all.ends()[self.keys..].iter().copied())
+        self.known.iter().zip(self.all.ends[self.keys..].iter().copied())
     }
 
     pub(super) fn keys(&self) -> &[usize] {
-        &self.all.ends()[..self.keys]
+        &self.all.ends[..self.keys]
     }
 }
 

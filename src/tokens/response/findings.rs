@@ -297,7 +297,7 @@ impl Findings {
             (UsageSource::Auto, _) => {}
             (UsageSource::Pointers(compiled), _) => {
                 let place = self.follower.value(&compiled.pointers);
-                let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
+                let ends = compiled.pointers.ends.iter().zip(&compiled.fields);
                 ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
             }
         }
