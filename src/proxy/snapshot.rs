@@ -345,19 +345,11 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 
 fn action(config: &Config, action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
     match action {
-        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => match upstreams.get(*upstream) {
-            Some(known) => {
-                let configured = config.upstreams.get(*upstream).filter(|_| *rewrite_location);
-                let (upstream, path) = (known.clone(), path.clone());
-                let own_origins = configured.map(OwnOrigins::new);
-                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
-            }
-            None => Action::Respond {
-                status: StatusCode::BAD_GATEWAY,
-                body: Bytes::new(),
-                content_type: HeaderValue::from_static("text/plain"),
-            },
-        },
+        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => {
+            let own_origins = rewrite_location.then(|| OwnOrigins::new(&config.upstreams[*upstream]));
+            let (upstream, path) = (upstreams[*upstream].clone(), path.clone());
+            Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
+        }
         config::Action::Respond { status, body, content_type } => Action::Respond {
             status: *status,
             body: Bytes::copy_from_slice(body.as_bytes()),

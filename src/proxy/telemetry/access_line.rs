@@ -1,4 +1,5 @@
-//! One line of the access log, in text, in JSON, or in the Combined Log Format.
+//! What the access log says about a request, and the line with it, in text, in JSON, or in the Combined Log Format. Queries and
+//! headers may have keys and tokens, so it says no query, and only two headers in the Combined Log Format.
 
 use std::fmt::{self, Display};
 use std::io::Write as _;
@@ -6,13 +7,73 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Version};
+use smallvec::SmallVec;
 
 use super::RequestEnd;
-use super::access_entry::AccessLogEntry;
 use crate::base::clock::Time;
+use crate::base::http::trace_context::TraceId;
 use crate::base::printable::with_escapes;
 use crate::request::decide::LimitMetrics;
+use crate::tokens::Usage;
 use crate::upstream::DestinationAddress;
+
+#[derive(Clone, Debug)]
+pub struct AccessLogEntry {
+    pub client: IpAddr,
+    pub method: Option<Method>,
+    pub host: String,
+    /// Without the query.
+    pub path: String,
+    pub version: Option<Version>,
+    /// How another proxy asks about the request; `None` without one.
+    pub via: Option<&'static str>,
+    pub tls: Option<&'static str>,
+    /// Referer and User-Agent, if the format has a place for them.
+    pub referer: Option<HeaderValue>,
+    pub user_agent: Option<HeaderValue>,
+    /// The trace of the request, if its headers are known.
+    pub trace: Option<TraceId>,
+    pub limit: Option<Arc<LimitMetrics>>,
+    /// The limits that only report that the request is over them.
+    pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
+    /// The limits without room whose pools were charged instead.
+    pub overflowed: SmallVec<[Arc<LimitMetrics>; 1]>,
+    /// How many more requests each limit that has decided admits.
+    pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
+    pub held_micros: Option<u64>,
+    pub server: Option<DestinationAddress>,
+    /// Until the head of the response arrived.
+    pub upstream_micros: Option<u64>,
+    pub tokens: Option<Usage>,
+    /// The bytes of the response's body that were sent so far.
+    pub bytes: u64,
+}
+
+impl AccessLogEntry {
+    pub fn new(client: IpAddr) -> Self {
+        Self {
+            client,
+            method: None,
+            host: String::new(),
+            path: String::new(),
+            version: None,
+            via: None,
+            tls: None,
+            referer: None,
+            user_agent: None,
+            trace: None,
+            limit: None,
+            shadowed: SmallVec::new(),
+            overflowed: SmallVec::new(),
+            remaining: SmallVec::new(),
+            held_micros: None,
+            server: None,
+            upstream_micros: None,
+            tokens: None,
+            bytes: 0,
+        }
+    }
+}
 
 pub(super) struct AccessLine<'a> {
     pub(super) entry: &'a AccessLogEntry,
@@ -266,7 +327,6 @@ mod tests {
 
     use super::super::{MethodClass, Outcome};
     use super::*;
-    use crate::tokens::Usage;
 
     fn written(entry: &AccessLogEntry) -> (String, serde_json::Value) {
         let (method, outcome, status) = (MethodClass::Read, Outcome::Forwarded, Some(StatusCode::OK));
