@@ -64,6 +64,6 @@ impl Probe {
         .map_err(system)?;
         let answered =
             answered.and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(NOT_A_GATEWAY.to_owned()) });
-        answered.map_err(|why| Failure::other(format!("error: {}: {why}", client.location())))
+        answered.map_err(|why| Failure::other(format!("error: {}: {why}", client.location)))
     }
 }

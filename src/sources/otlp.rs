@@ -28,7 +28,7 @@ pub struct Exporters {
 impl Exporters {
     /// The exporter for this collector: the one in force, or a new one.
     pub fn get(&self, collector: &Arc<Collector>) -> Arc<Exporter> {
-        let known = self.in_force.lock().clone().filter(|exporter| exporter.is_for(collector));
+        let known = self.in_force.lock().clone().filter(|exporter| exporter.collector == *collector);
         known.unwrap_or_else(|| Arc::new(Exporter::new(collector.clone(), self.counts.clone())))
     }
 

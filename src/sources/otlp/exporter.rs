@@ -36,7 +36,7 @@ const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Durati
 /// thread exports the waiting spans and ends.
 #[derive(Debug)]
 pub struct Exporter {
-    collector: Arc<Collector>,
+    pub(super) collector: Arc<Collector>,
     pub sender: TraceSender,
     /// `None` once the thread has it.
     running: Mutex<Option<Running>>,
@@ -58,10 +58,6 @@ impl Exporter {
         let stop = end.stop.subscribe();
         let running = Running { collector: collector.clone(), counts, receiver, stop, is_failing: false };
         Self { collector, sender, running: Mutex::new(Some(running)), end }
-    }
-
-    pub(super) fn is_for(&self, collector: &Collector) -> bool {
-        *self.collector == *collector
     }
 
     /// Starts the thread, unless it was started before.
