@@ -23,6 +23,7 @@ pub mod numbers;
 mod events;
 mod connections;
 
+use std::convert::identity;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -296,31 +297,34 @@ async fn respond(
     resource: Resource<'_>,
     request: Request<Incoming>,
 ) -> Response<AdminBody> {
-    whole(match resource {
+    let shown = match resource {
         Resource::Events => match events.open() {
             Some(stream) => return stream.map(Either::Right),
-            None => events::too_many(),
+            None => Err(events::too_many()),
         },
-        Resource::Page => page::respond(),
-        Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
-        Resource::Readiness => readiness(view),
-        Resource::Metrics => metrics::respond(view),
-        Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
-        Resource::Upstreams => json(&json!({ "upstreams": upstreams::list(view) })),
-        Resource::Config => json(&describe::json(&view.config.load())),
-        Resource::Source => json(&source::describe(view, clock::now())),
-        Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),
-        Resource::Bans(path) => limits::show_bans(view, path),
-        Resource::Overrides(path) => limits::show_overrides(view, path),
+        Resource::Page => return whole(page::respond()),
+        Resource::Health => return whole(respond::text(StatusCode::OK, Bytes::from_static(b"ok\n"))),
+        Resource::Readiness => return whole(readiness(view)),
+        Resource::Metrics => return whole(metrics::respond(view)),
+        Resource::OpenApi => return whole(respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI))),
+        Resource::Upstreams => Ok(json!({ "upstreams": upstreams::list(view) })),
+        Resource::Config => Ok(describe::json(&view.config.load())),
+        Resource::Source => Ok(source::describe(view, clock::now())),
+        Resource::Limits => Ok(json!(limits::describe_all(view, &events.history()))),
+        Resource::Bans(path) => limits::show_bans(view, path).ok_or_else(|| path.unknown()),
+        Resource::Overrides(path) => limits::show_overrides(view, path).ok_or_else(|| path.unknown()),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await
         }
         Resource::Key(path) => keys::show(view, path).await,
         Resource::Reload => reload::reload(&view.reloads).await,
-        Resource::Drain => drain(view, request.method() == Method::POST),
+        Resource::Drain => drain(view, request.method() == Method::POST)
+            .ok_or_else(|| respond::problem(StatusCode::CONFLICT, "The gateway is stopping.")),
         Resource::LogLevel => set_log_level(view, request.into_body()).await,
-    })
+    };
+    let as_json = |shown| respond::with_body(StatusCode::OK, JSON, Bytes::from(format!("{shown}\n")));
+    whole(shown.map_or_else(identity, as_json))
 }
 
 fn whole(response: LocalResponse) -> Response<AdminBody> {
@@ -338,15 +342,15 @@ fn readiness(view: &View) -> LocalResponse {
     respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
 }
 
-/// Sets what `/readyz` answers. A gateway that is stopping stays unready.
-fn drain(view: &View, draining: bool) -> LocalResponse {
+/// Sets what `/readyz` answers. `None` if the gateway is stopping: then it stays unready.
+fn drain(view: &View, draining: bool) -> Option<Value> {
     if !draining && view.readiness.stopping.load(Ordering::Relaxed) {
-        return respond::problem(StatusCode::CONFLICT, "The gateway is stopping.");
+        return None;
     }
     if view.readiness.draining.swap(draining, Ordering::Relaxed) != draining {
         tracing::info!(draining, "the admin API has changed whether the gateway is ready");
     }
-    json(&json!({ "draining": draining }))
+    Some(json!({ "draining": draining }))
 }
 
 /// The body of `PUT /api/log-level`.
@@ -356,25 +360,17 @@ struct WantedLevel {
     level: String,
 }
 
-async fn set_log_level(view: &View, body: Incoming) -> LocalResponse {
-    let wanted: WantedLevel = match body::read(body).await {
-        Ok(wanted) => wanted,
-        Err(response) => return response,
-    };
+async fn set_log_level(view: &View, body: Incoming) -> Result<Value, LocalResponse> {
+    let wanted: WantedLevel = body::read(body).await?;
     let Some((name, level)) = LOG_LEVELS.iter().find(|(name, _)| *name == wanted.level) else {
         let names = LOG_LEVELS.map(|(name, _)| name).join(", ");
         let why = format!("{:?} is not a level. Levels are {names}.", wanted.level);
-        return respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why);
+        return Err(respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why));
     };
-    view.log_level.set(*level);
+    // The log is there as long as the process.
+    let _ = view.log_level.reload(*level);
     tracing::info!(level = name, "the admin API has changed the log level");
-    json(&json!({ "level": name }))
-}
-
-fn json(value: &Value) -> LocalResponse {
-    let mut text = value.to_string();
-    text.push('\n');
-    respond::with_body(StatusCode::OK, JSON, Bytes::from(text))
+    Ok(json!({ "level": name }))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod jwt;
 pub mod key_mask;
 pub mod letter_case;
 pub mod metrics;
+pub mod named;
 pub mod partition;
 pub mod percent;
 pub mod printable;

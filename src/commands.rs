@@ -168,7 +168,7 @@ fn topped(asked: &Top) -> Result<ExitCode, Failure> {
 }
 
 fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
-    let logging = log::start(&start.loaded.config.log).map_err(|error| Failure::other(in_full(&error)))?;
+    let logging = log::start(&start.loaded.config.log).map_err(|error| Failure::other(format!("error: {error}")))?;
     Ok(match process::run(prepared, start, &logging) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,

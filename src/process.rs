@@ -156,7 +156,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
     let key_mask = Arc::new(KeyMask::new().map_err(io::Error::other)?);
-    shared.notices().mask_by(key_mask.clone());
+    shared.notices.mask_by(key_mask.clone());
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);
@@ -170,7 +170,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
+    let access_log = AccessLogOutput { writer: logging.access.clone(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), None) = (source.remote(), &instead_of) {
@@ -185,7 +185,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         shared,
         snapshot: gateway,
         dropped_lines: logging.dropped(),
-        log_level: logging.level(),
+        log_level: logging.level.clone(),
         connections: limits,
         tls,
         acme,
@@ -228,7 +228,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         overrides: overrides_requested,
         watches,
         reloading_since: read_since,
-        access_log: logging.access(),
+        access_log: logging.access.clone(),
         watchdog: Watchdog::new(workers),
         heartbeats,
         tls_reloads,
@@ -242,7 +242,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
 /// Starts what talks to other servers. What is remembered about notices must be restored before.
 fn start_sources(shared: &SharedState, gateway: &Snapshot) {
     shared.apply_sources(gateway);
-    shared.notices().apply(&gateway.notices, &gateway.store);
+    shared.notices.apply(&gateway.notices, &gateway.store);
 }
 
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.

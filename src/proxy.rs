@@ -210,7 +210,7 @@ async fn serve(
         return Finish::new(None, head, refused_status).respond(response, record, outcome, &answer);
     };
 
-    let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
+    let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, &record.id));
     let early = match next {
         NextStep::Refuse(why) => Some((Outcome::Refused, refused(&why, &mut record))),
         NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (Outcome::Responded, answer)),
@@ -257,7 +257,7 @@ async fn serve(
             (outcome, CostKnown::FromResponse)
         }
         Action::Forward(forwarding) => {
-            let input = template_input(client, &target, record.request_id());
+            let input = template_input(client, &target, &record.id);
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);

@@ -74,7 +74,7 @@ use servers::Servers;
 
 #[derive(Debug)]
 pub struct Upstream {
-    config: config::Upstream,
+    pub config: config::Upstream,
     servers: Servers,
     balancer: Balancer,
     connector: Connector,
@@ -121,20 +121,6 @@ impl Upstream {
             state: endpoints.state(&config.name),
             turn: Mutex::new(()),
         }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.config.name
-    }
-
-    /// The longest wait for the upstream during a response or in a tunnel; `None` is no limit.
-    pub fn read_timeout(&self) -> Option<Duration> {
-        self.config.read_timeout
-    }
-
-    /// The longest time for which no byte may pass through a tunnel; `None` is no limit.
-    pub fn tunnel_idle_timeout(&self) -> Option<Duration> {
-        self.config.tunnel_idle_timeout
     }
 
     /// The ids of its endpoints, and how long their connections are kept.
@@ -212,7 +198,7 @@ impl Upstream {
             Err(NotFound::NoneLeft) => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Err(NotFound::Full) => cold(self.wait(criteria, request)).await?,
         };
-        let share = share(in_flight.endpoint(), request)?;
+        let share = share(&in_flight.endpoint, request)?;
         let mut given_up: Option<Box<GivenUp>> = None;
         loop {
             in_flight.begin(request);
@@ -224,7 +210,7 @@ impl Upstream {
                 let status = sent.as_ref().map(|(status, _)| *status);
                 spans.end_attempt(status.map_err(|failed| failed.error.reason().name()), clock::now());
             }
-            let endpoint = in_flight.endpoint();
+            let endpoint = &in_flight.endpoint;
             let ending = sent.as_ref().map_or_else(|failed| failed.ending, |(status, _)| attempts.answered(*status));
             let again = attempts.again(ending, endpoint.id);
             if again == Some(Resend::SameServer) {

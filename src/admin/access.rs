@@ -18,6 +18,7 @@ use super::families::{counter, counters};
 use super::guesses::{Guesses, Peer};
 use crate::base::clock;
 use crate::base::metrics::Counter;
+use crate::base::named::named;
 use crate::config::{Access, Admin};
 use crate::proxy::respond::{self, LocalResponse};
 
@@ -25,31 +26,21 @@ use crate::proxy::respond::{self, LocalResponse};
 /// <https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// Host is missing, ambiguous or not a name of the listener.
-    Host,
-    /// The request comes from a page of another origin.
-    Origin,
-    NoToken,
-    WrongToken,
-    /// The request would change something, but its token is only for reading.
-    ReadToken,
-    /// The address has sent too many wrong tokens.
-    TooMany,
-}
-
-impl Reason {
-    /// In the order of the variants, with their names in metrics.
-    const ALL: [(Self, &'static str); 6] = [
-        (Self::Host, "host"),
-        (Self::Origin, "origin"),
-        (Self::NoToken, "no_token"),
-        (Self::WrongToken, "wrong_token"),
-        (Self::ReadToken, "read_token"),
-        (Self::TooMany, "too_many"),
-    ];
+named! {
+    /// Why a request is refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Reason {
+        /// Host is missing, ambiguous or not a name of the listener.
+        Host = "host",
+        /// The request comes from a page of another origin.
+        Origin = "origin",
+        NoToken = "no_token",
+        WrongToken = "wrong_token",
+        /// The request would change something, but its token is only for reading.
+        ReadToken = "read_token",
+        /// The address has sent too many wrong tokens.
+        TooMany = "too_many",
+    }
 }
 
 type Refused = (Reason, LocalResponse);
@@ -119,9 +110,12 @@ impl Gatekeeper {
     }
 
     pub(super) fn family(&self) -> MetricFamily {
-        let counts =
-            Reason::ALL.map(|(reason, name)| counter(self.refused[reason as usize].get(), &[("reason", name)]));
-        counters("gateway_admin_refused_total", "Requests to the admin listener that were refused.", counts)
+        let count = |reason: Reason| counter(self.refused[reason as usize].get(), &[("reason", reason.name())]);
+        counters(
+            "gateway_admin_refused_total",
+            "Requests to the admin listener that were refused.",
+            Reason::ALL.map(count),
+        )
     }
 }
 

@@ -71,7 +71,7 @@ impl Events {
         let history = self.history.borrow();
         let numbers = Bytes::from(event("numbers", &json!(numbers::describe(&self.view, &history, now))));
         // The history corrects what pages have computed themselves.
-        streams.send(history.minute(), &numbers, || event("history", &json!(history.describe())));
+        streams.send(history.minute, &numbers, || event("history", &json!(history.describe())));
     }
 
     fn record(&self, now: Time) {
@@ -97,7 +97,7 @@ impl Events {
             let history = json!(history.describe());
             Bytes::from([RETRY, &event("history", &history), &event("numbers", &numbers)].concat())
         };
-        let body = self.streams.borrow_mut().open(Instant::now(), history.minute(), first)?;
+        let body = self.streams.borrow_mut().open(Instant::now(), history.minute, first)?;
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         Some(response)

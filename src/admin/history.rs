@@ -22,11 +22,11 @@ pub(super) struct History {
     /// The counts at the last reading.
     routes: BTreeMap<String, ByOutcome>,
     /// Requests of all routes since the start. The total does not shrink when a reload removes routes with their counters.
-    total: ByOutcome,
+    pub(super) total: ByOutcome,
     /// The oldest first.
     samples: VecDeque<(Time, ByOutcome)>,
     /// The minute of the newest buckets, since 1970.
-    minute: u64,
+    pub(super) minute: u64,
     limits: BTreeMap<String, Refusals>,
 }
 
@@ -78,18 +78,9 @@ impl History {
         }
     }
 
-    pub(super) fn total(&self) -> &ByOutcome {
-        &self.total
-    }
-
     /// When the total was read last.
     pub(super) fn time(&self) -> Option<Time> {
         self.samples.back().map(|(time, _)| *time)
-    }
-
-    /// Since 1970.
-    pub(super) fn minute(&self) -> u64 {
-        self.minute
     }
 
     pub(super) fn refused_this_minute(&self, limit: &str) -> u64 {
@@ -165,7 +156,7 @@ mod tests {
         }
         let buckets = by_minute(&history);
         assert_eq!((buckets.len(), &buckets[MINUTES - 4..]), (MINUTES, &[7, 1, 0, 12][..]));
-        assert_eq!((history.minute(), history.refused_this_minute("l")), (13, 12));
+        assert_eq!((history.minute, history.refused_this_minute("l")), (13, 12));
         record(&mut history, 839 + 3600, 21);
         assert_eq!(by_minute(&history).iter().sum::<u64>(), 1, "an hour later only the new ones are left");
     }
@@ -189,7 +180,7 @@ mod tests {
         let mut record = |seconds, routes: &[(&'static str, u64)]| {
             let routes = routes.iter().map(|(name, count)| (*name, forwarded(*count)));
             history.record(at(seconds), routes, [].into_iter());
-            history.total()[Outcome::Forwarded as usize]
+            history.total[Outcome::Forwarded as usize]
         };
         assert_eq!(record(1, &[("a", 10), ("b", 5)]), 15);
         assert_eq!(record(2, &[("a", 12)]), 17);

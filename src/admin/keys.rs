@@ -3,7 +3,6 @@
 //! The path says neither which source of the limit the key comes from, nor the tier of its requests. So the gateway looks up
 //! all counters that the key may have, and shows the fullest.
 
-use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,22 +51,17 @@ impl KeyPath<'_> {
     }
 }
 
-pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown = with_key(view, path, true, async |key| look_up(view, &key).await);
-    shown.await.map_or_else(identity, |shown| super::json(&shown))
+pub(super) async fn show(view: &View, path: KeyPath<'_>) -> Result<Value, LocalResponse> {
+    with_key(view, path, true, async |key| look_up(view, &key).await).await
 }
 
-pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming) -> LocalResponse {
-    let written = match body::read(body).await {
-        Ok(body::Members(written)) => written,
-        Err(response) => return response,
-    };
-    let set = with_key(view, path, false, async |key| overrides::set(&view.overrides, &key, &written).await);
-    set.await.map_or_else(identity, |shown| super::json(&shown))
+pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming) -> Result<Value, LocalResponse> {
+    let body::Members(written) = body::read(body).await?;
+    with_key(view, path, false, async |key| overrides::set(&view.overrides, &key, &written).await).await
 }
 
 /// Removes an override of the admin API, forgets what the key has used, in the store too, and shows what is left.
-pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
+pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> Result<Value, LocalResponse> {
     let forgotten = with_key(view, path, true, async |key| {
         let FoundKey { shown, limit, table, source, parts, readings } = key;
         let now = clock::now();
@@ -90,7 +84,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
         tracing::info!(limit = table.name(), key = shown, "the admin API has reset the counters of a key");
         look_up(view, &key).await
     });
-    forgotten.await.map_or_else(identity, |shown| super::json(&shown))
+    forgotten.await
 }
 
 /// Calls `act` with the key in the path. If `may_be_listed`, the path may also name a key as the list of bans or of overrides
@@ -98,12 +92,12 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
 ///
 /// # Errors
 /// The response if there is no such key, or that of `act`.
-async fn with_key<T>(
+async fn with_key(
     view: &View,
     path: KeyPath<'_>,
     may_be_listed: bool,
-    act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
-) -> Result<T, LocalResponse> {
+    act: impl AsyncFnOnce(FoundKey<'_>) -> Result<Value, LocalResponse>,
+) -> Result<Value, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
     let limit = path.limit.find(&config).ok_or_else(|| path.limit.unknown())?;
     let name = &limit.name;

@@ -1,12 +1,11 @@
 //! `/api/limits`: each limit with its rates and decisions, and its keys, in full or masked: the most frequent ones, the banned
 //! ones (`/api/limits/{limit}/bans`), and those with an override of the API (`/api/limits/{limit}/overrides`).
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::View;
@@ -114,11 +113,11 @@ fn shown(key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
     mask.map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 
-pub(super) fn show_bans(view: &View, path: LimitPath<'_>) -> LocalResponse {
+/// `None` if there is no such limit.
+pub(super) fn show_bans(view: &View, path: LimitPath<'_>) -> Option<Value> {
     let config = view.config.load_full();
-    let Some(limit) = path.find(&config) else { return path.unknown() };
-    let bans: Vec<_> = bans(view, limit, clock::now()).into_iter().map(|(_, ban)| ban).collect();
-    super::json(&json!({ "bans": bans }))
+    let bans = bans(view, path.find(&config)?, clock::now()).into_iter().map(|(_, ban)| ban);
+    Some(json!({ "bans": bans.collect::<Vec<_>>() }))
 }
 
 /// The known bans of a limit that last at `now`, each with the fingerprint of its key.
@@ -141,10 +140,10 @@ pub(super) fn banned(view: &View, limit: &Limit, text: &str) -> Option<Fingerpri
     bans(view, limit, clock::now()).into_iter().find(|(_, ban)| ban.key == text).map(|(key, _)| key)
 }
 
-pub(super) fn show_overrides(view: &View, path: LimitPath<'_>) -> LocalResponse {
+/// `None` if there is no such limit.
+pub(super) fn show_overrides(view: &View, path: LimitPath<'_>) -> Option<Value> {
     let config = view.config.load_full();
-    let Some(limit) = path.find(&config) else { return path.unknown() };
-    super::json(&json!({ "overrides": overrides(view, limit, usize::MAX) }))
+    Some(json!({ "overrides": overrides(view, path.find(&config)?, usize::MAX) }))
 }
 
 fn overrides(view: &View, limit: &Limit, most: usize) -> Vec<KeyOverride> {
@@ -184,18 +183,15 @@ pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[V
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitPath<'a>(pub(super) &'a str);
 
-impl<'a> LimitPath<'a> {
+impl LimitPath<'_> {
     pub(super) fn find(self, config: &Config) -> Option<&Limit> {
-        let name = self.name();
+        let name = percent_decode_str(self.0).decode_utf8_lossy();
         config.limits.iter().find(|limit| limit.name == name)
     }
 
     pub(super) fn unknown(self) -> LocalResponse {
-        respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {:?}.", self.name()))
-    }
-
-    fn name(self) -> Cow<'a, str> {
-        percent_decode_str(self.0).decode_utf8_lossy()
+        let name = percent_decode_str(self.0).decode_utf8_lossy();
+        respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."))
     }
 }
 

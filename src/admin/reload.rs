@@ -26,18 +26,16 @@ pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
     mpsc::channel(MAX_WAITING)
 }
 
-pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalResponse {
+pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> Result<Value, LocalResponse> {
     let (answer, result) = oneshot::channel();
     if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
-        return respond::problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "Too many requests for a reload are waiting already.",
-        );
+        let why = "Too many requests for a reload are waiting already.";
+        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
     }
     match result.await {
-        Ok(Ok(config)) => super::json(&json!({ "reloaded": true, "warnings": list(&config.warnings) })),
-        Ok(Err(refusal)) => refused(&refusal),
-        Err(_) => respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping."),
+        Ok(Ok(config)) => Ok(json!({ "reloaded": true, "warnings": list(&config.warnings) })),
+        Ok(Err(refusal)) => Err(refused(&refusal)),
+        Err(_) => Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping.")),
     }
 }
 

@@ -23,7 +23,7 @@ fn describe(upstream: &Upstream) -> UpstreamNumbers {
         .map(|(endpoint, weight, status)| server(upstream, endpoint, *weight, status))
         .collect();
     UpstreamNumbers {
-        name: upstream.name().to_owned(),
+        name: upstream.config.name.clone(),
         retries: retries.sent,
         retries_over_budget: retries.refused,
         waiting: upstream.waiting(),
@@ -55,7 +55,8 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         counters(name, help, metrics)
     };
     let retried = |name, help, count: fn(&RetryCounts) -> u64| {
-        let metric = |upstream: &Arc<Upstream>| counter(count(&upstream.retries()), &[("upstream", upstream.name())]);
+        let metric =
+            |upstream: &Arc<Upstream>| counter(count(&upstream.retries()), &[("upstream", &upstream.config.name)]);
         counters(name, help, upstreams.iter().map(metric))
     };
     vec![
@@ -114,12 +115,12 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         gauges(
             "gateway_upstream_requests_waiting",
             "Requests that wait because every server has its maximum of requests in flight.",
-            upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())])),
+            upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", &upstream.config.name)])),
         ),
         families::counted(
             "gateway_upstream_failed_lookups_total",
             "Lookups of servers' names that failed.",
-            view.shared.names().failures(),
+            view.shared.names.failures(),
         ),
     ]
 }
@@ -147,7 +148,7 @@ struct Labelled {
 impl Labelled {
     fn new(upstream: &Upstream, server: String, endpoint: &Endpoint, status: EndpointStatus) -> Self {
         let most = upstream.most_in_flight(endpoint);
-        Self { upstream: upstream.name().to_owned(), server, most, status, latencies: endpoint.latencies() }
+        Self { upstream: upstream.config.name.clone(), server, most, status, latencies: endpoint.latencies() }
     }
 
     fn labels(&self) -> [(&str, &str); 2] {

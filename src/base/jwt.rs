@@ -11,6 +11,7 @@ use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
 use super::clock::Time;
+use super::named::named;
 
 pub use key_set::{KeyOrigin, KeySet, MAX_BYTES};
 
@@ -65,37 +66,26 @@ pub struct Claims {
     expires: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejection {
-    /// Not a signed JSON Web Token, or its algorithm is not known.
-    Malformed,
-    /// An algorithm that the configuration or the key does not allow.
-    Algorithm,
-    /// The token names an unknown key, or names none and no key has signed it.
-    UnknownKey,
-    /// The named key has not signed the token.
-    Signature,
-    MissingClaim,
-    Issuer,
-    Audience,
-    Expired,
-    NotYetValid,
+named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Rejection {
+        /// Not a signed JSON Web Token, or its algorithm is not known.
+        Malformed = "malformed",
+        /// An algorithm that the configuration or the key does not allow.
+        Algorithm = "algorithm",
+        /// The token names an unknown key, or names none and no key has signed it.
+        UnknownKey = "unknown_key",
+        /// The named key has not signed the token.
+        Signature = "signature",
+        MissingClaim = "missing_claim",
+        Issuer = "issuer",
+        Audience = "audience",
+        Expired = "expired",
+        NotYetValid = "not_yet_valid",
+    }
 }
 
 impl Rejection {
-    /// In the order of the variants, with their names in metrics.
-    pub const ALL: [(Self, &'static str); 9] = [
-        (Self::Malformed, "malformed"),
-        (Self::Algorithm, "algorithm"),
-        (Self::UnknownKey, "unknown_key"),
-        (Self::Signature, "signature"),
-        (Self::MissingClaim, "missing_claim"),
-        (Self::Issuer, "issuer"),
-        (Self::Audience, "audience"),
-        (Self::Expired, "expired"),
-        (Self::NotYetValid, "not_yet_valid"),
-    ];
-
     /// A sentence for the client.
     pub fn detail(self) -> &'static str {
         match self {

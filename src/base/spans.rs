@@ -50,15 +50,15 @@ pub struct Span {
     pub is_error: bool,
 }
 
-/// The side of an exchange.
+/// The side of an exchange, with its number in OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     /// Answers a client. The parent, if there is one, is in another process.
-    Server,
+    Server = 2,
     /// Asks another server.
-    Client,
+    Client = 3,
     /// Neither.
-    Internal,
+    Internal = 1,
 }
 
 pub type Attribute = (&'static str, AttributeValue);

@@ -25,7 +25,7 @@ const MAX_PROBLEM: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
 pub struct AdminClient {
-    location: AdminLocation,
+    pub location: AdminLocation,
     token: TokenSource,
     /// `None` trusts the authorities of the system.
     tls: Option<ConnectorTls>,
@@ -43,10 +43,6 @@ impl AdminClient {
     /// Trusts the certificates of `tls`, or the system's authorities.
     pub fn new(location: AdminLocation, token: TokenSource, tls: Option<ConnectorTls>) -> Self {
         Self { location, token, tls }
-    }
-
-    pub fn location(&self) -> &AdminLocation {
-        &self.location
     }
 
     /// Sends a GET request, and waits for the head of the answer within `limit`.

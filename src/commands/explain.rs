@@ -60,8 +60,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
         let answer = respond::unrouted(&gateway.resolver.routes.allowed(&target.host, &target.path, conditions));
         line(&mut text, &format!("\nno route matches: answered {}", answer.status().as_u16()));
         headers_of(&mut text, answer.headers());
-        others(&mut text, config, None, conditions, &target);
-        return Ok(text);
+        return Ok(others(text, config, None, conditions, &target));
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, describe::action(config, &config.routes[index])));
     let (host, path) = (&*target.host, &*target.path);
@@ -70,8 +69,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     match next {
         NextStep::Refuse(why) => {
             refused(&mut text, &why, [].iter(), &changes);
-            others(&mut text, config, Some(index), conditions, &target);
-            return Ok(text);
+            return Ok(others(text, config, Some(index), conditions, &target));
         }
         NextStep::Preflight => {
             let Some(mut answer) = changes.preflight(&head.headers) else { return Ok(text) };
@@ -93,8 +91,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
         && !served.limits.iter().any(|limit| part.has(limit))
     {
         line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
-        others(&mut text, config, Some(index), conditions, &target);
-        return Ok(text);
+        return Ok(others(text, config, Some(index), conditions, &target));
     }
     let inspected;
     let mut asked: PlacedLimits = served.limits.iter().cloned().enumerate().collect();
@@ -104,8 +101,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
             Err(why) => {
                 let of_route = served.limits.iter().filter(|limit| limit.is_of_route && limit.stage < Stage::Body);
                 refused(&mut text, &why, of_route, &changes);
-                others(&mut text, config, Some(index), conditions, &target);
-                return Ok(text);
+                return Ok(others(text, config, Some(index), conditions, &target));
             }
         }
         attributes.body = Some(&inspected);
@@ -137,8 +133,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     let quotas = limit::resolved(asked_limits, &attributes, asked);
     let routed = Routed { gateway: &gateway, served, limits: asked_limits, request, target: &target, problem };
     routed.write(&mut text, &attributes, &quotas, &changes).map_err(|error| error.to_string())?;
-    others(&mut text, config, Some(index), conditions, &target);
-    Ok(text)
+    Ok(others(text, config, Some(index), conditions, &target))
 }
 
 fn head(asked: &Explain) -> Parts {
@@ -249,12 +244,12 @@ fn headers_of(text: &mut String, headers: &HeaderMap) {
 
 /// Adds the other routes, in the order in which the gateway compares them.
 fn others(
-    text: &mut String,
+    mut text: String,
     config: &Config,
     taken: Option<usize>,
     conditions: RouteConditions<'_>,
     target: &Target<'_>,
-) {
+) -> String {
     let ordered = route::order(&config.routes);
     let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
     let mut list = String::new();
@@ -265,7 +260,8 @@ fn others(
         let _ = writeln!(list, "  {}  {why}", route::label(route));
     }
     if !list.is_empty() {
-        line(text, "\nother routes, the most specific first");
+        line(&mut text, "\nother routes, the most specific first");
         text.push_str(&list);
     }
+    text
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::Failure;
 use super::admin_client::{AdminClient, AdminLocation, NOT_A_GATEWAY, TokenSource, within};
+use crate::base::threads::block_on;
 use crate::config::Admin;
 use crate::net::tls::ConnectorTls;
 
@@ -46,12 +46,11 @@ impl Probe {
         // The certificate of the gateway need not have the address that the probe uses.
         let tls = admin.tls.as_ref().map(|tls| ConnectorTls::pinned(&tls.settings.identities)).transpose();
         let client = AdminClient::new(location, TokenSource::None, tls.map_err(io::Error::other).map_err(system)?);
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(system)?;
         let path = match self {
             Self::Live => "/healthz",
             Self::Ready => "/readyz",
         };
-        let answered = runtime.block_on(within(LIMIT, async {
+        let answered = block_on(within(LIMIT, async {
             let mut attempt = 1;
             loop {
                 let answered = client.get(path, LIMIT).await;
@@ -61,9 +60,10 @@ impl Probe {
                 attempt += 1;
                 sleep(PAUSE).await;
             }
-        }));
+        }))
+        .map_err(system)?;
         let answered =
             answered.and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(NOT_A_GATEWAY.to_owned()) });
-        answered.map_err(|why| Failure::other(format!("error: {}: {why}", client.location())))
+        answered.map_err(|why| Failure::other(format!("error: {}: {why}", client.location)))
     }
 }

@@ -69,7 +69,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 
 async fn watch(client: &AdminClient) -> Result<(), String> {
     let mut stop = std::pin::pin!(stop_signal().map_err(|error| cannot_start(&error))?);
-    let address = client.location().to_string();
+    let address = client.location.to_string();
     // Errors from before the screen appear like those of any command.
     let mut feed = Feed::new(client);
     let first = tokio::select! {

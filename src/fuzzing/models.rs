@@ -123,10 +123,10 @@ pub(super) fn responses(bytes: &[u8]) {
         let mut filter = StreamFilter::new(ResponseReader::new(content_type, &UsageSource::Auto), true);
         let pieces = body.chunks(size).map(Bytes::copy_from_slice);
         let mut passed: Vec<u8> = pieces.flat_map(|piece| filter.push(&piece)).flatten().collect();
-        let reader = filter.reader();
-        let answer =
-            (reader.says_usage(), reader.is_complete(), reader.models().map(<[u8]>::to_vec).collect::<Vec<_>>());
-        let found = (reader.usage(), reader.text(), reader.provider(), reader.ignored(), answer);
+        let reader = &filter.reader;
+        let (findings, models) = (&reader.findings, reader.models().map(<[u8]>::to_vec).collect::<Vec<_>>());
+        let answer = (reader.says_usage(), findings.ending.is_complete(), models);
+        let found = (findings.report.usage(), findings.text(), findings.provider, findings.report.ignored, answer);
         passed.extend(filter.finish());
         (passed, found)
     };

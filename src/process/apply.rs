@@ -77,7 +77,7 @@ impl Candidate {
         let store = if running.store.is_same_place(&config.store) {
             view.snapshot.load().store.clone()
         } else {
-            let opened = Store::open(&config.store, shared.workers());
+            let opened = Store::open(&config.store, shared.workers);
             Arc::new(opened.map_err(|error| format!("cannot open the store: {error}"))?)
         };
         share_first(&mut config, shared)
@@ -125,10 +125,10 @@ impl InForce {
         drop(temporary);
         snapshot.resolve();
         self.view.shared.keep_only(&snapshot);
-        self.view.shared.gateways().keep_only(config.store.share());
+        self.view.shared.gateways.keep_only(config.store.share());
         let (store, receivers) = (snapshot.store.clone(), snapshot.notices.clone());
         let before = self.replace(snapshot);
-        self.view.shared.notices().apply(&receivers, &store);
+        self.view.shared.notices.apply(&receivers, &store);
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
         if has_other_store {
             self.stores.open(&store);
@@ -143,7 +143,8 @@ impl InForce {
         tell_of_gateways(running.gateways, &config, &self.view.shared);
         // A level that the admin API has set stays until the file has another one.
         if running.log.level != config.log.level {
-            self.view.log_level.set(config.log.level);
+            // The log is there as long as the process.
+            let _ = self.view.log_level.reload(config.log.level);
             tracing::info!(level = %config.log.level, "a reload has changed the log level");
         }
         let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
@@ -172,7 +173,7 @@ impl InForce {
     /// Divides the limits among the gateways again, if their number has changed. Counts go on.
     pub(super) fn share_again(&self) {
         let (running, shared) = (self.config(), &self.view.shared);
-        if shared.gateways().number(running.store.share()) == running.gateways {
+        if shared.gateways.number(running.store.share()) == running.gateways {
             return;
         }
         let mut config = Config::clone(&running);
@@ -182,7 +183,7 @@ impl InForce {
         let mut temporary = self.view.temporary.lock();
         temporary.reload(&config);
         let snapshot = self.view.snapshot.load().with_temporary(&config, shared, &temporary);
-        LimitSource::apply(shared.quota_sources(), &snapshot.quota_sources);
+        LimitSource::apply(&shared.quota_sources, &snapshot.quota_sources);
         self.replace(snapshot);
         self.view.config.store(Arc::new(config));
     }
@@ -253,20 +254,20 @@ impl InForce {
 
 /// Divides the limits of a configuration among the gateways. Blocks for up to 2 s if their number is not known.
 pub(super) fn share_first(config: &mut Config, shared: &SharedState) -> io::Result<()> {
-    shared.gateways().look_up_first(config.store.share())?;
+    shared.gateways.look_up_first(config.store.share())?;
     share(config, shared);
     Ok(())
 }
 
 /// Divides the limits of a configuration among the gateways that are known. Returns whether their number has changed.
 fn share(config: &mut Config, shared: &SharedState) -> bool {
-    config.share_among(shared.gateways().number(config.store.share()))
+    config.share_among(shared.gateways.number(config.store.share()))
 }
 
 /// Logs if the number of gateways that share the limits has changed or is not known.
 pub(super) fn tell_of_gateways(was: u64, config: &Config, shared: &SharedState) {
     let gateways = config.gateways;
-    if let Some(name) = shared.gateways().unknown(config.store.share()) {
+    if let Some(name) = shared.gateways.unknown(config.store.share()) {
         tracing::warn!(name, "the number of gateways is not known: until it is, limits have their whole rates");
     } else if gateways != was {
         tracing::info!(gateways, was, "the number of gateways that share the limits has changed");

@@ -69,12 +69,12 @@ impl Control {
         self.in_force.stores.open(&self.in_force.view.snapshot.load().store);
         let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.view.snapshot.clone());
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
-        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.view.snapshot.clone());
+        let (workers, snapshot) = (self.in_force.view.shared.workers, self.in_force.view.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
         let acme = self.in_force.view.acme.clone();
         let (view, looked_up) = (self.in_force.view.clone(), Rc::new(Notify::new()));
         tell_of_gateways(1, &view.config.load(), &view.shared);
-        let (gateways, tell) = (view.shared.gateways().clone(), looked_up.clone());
+        let (gateways, tell) = (view.shared.gateways.clone(), looked_up.clone());
         spawn_local(async move {
             gateways.watch(|| view.config.load().store.share().cloned(), || tell.notify_one()).await;
         });
@@ -123,7 +123,7 @@ impl Control {
         let InForce { view, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();
-        let mut workers = Workers::new(view.shared.workers(), finished);
+        let mut workers = Workers::new(view.shared.workers, finished);
         if let Some((worker, ended)) = ended {
             workers.end(worker, ended.and_then(|_| Err(io::Error::other("it was not told to stop"))));
         }
@@ -138,11 +138,11 @@ impl Control {
         }
         let write = async {
             // The store remembers which of them were sent.
-            view.shared.notices().finish(NOTICES_LIMIT).await;
+            view.shared.notices.finish(NOTICES_LIMIT).await;
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
             counters_file::save(&config.store, &view.snapshot.load_full(), &view.shared).await;
-            view.shared.exporters().finish(EXPORT_LIMIT).await;
+            view.shared.exporters.finish(EXPORT_LIMIT).await;
         };
         let is_written = tokio::select! {
             () = write => true,

@@ -42,7 +42,7 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
             tracing::error!(%file, %error, "saved counters cannot be read: limits begin anew");
             // A file that is too large for this configuration is wrong, whatever it contains.
             if error.kind() != ErrorKind::FileTooLarge {
-                *shared.unread_counters().lock() = Some(path.clone());
+                *shared.unread_counters.lock() = Some(path.clone());
             }
             return;
         }
@@ -75,7 +75,7 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     let store = gateway.store.clone();
     let Some((_, path, max_memory)) = memory_and_file(config, &store) else { return };
     let (name, file) = (path.clone(), path.display());
-    let is_unread = shared.unread_counters().lock().as_ref() == Some(path);
+    let is_unread = shared.unread_counters.lock().as_ref() == Some(path);
     let (saved, limits) = (store.clone(), limits(gateway));
     let writing = Background::start("counters", LIMIT, move |_| match saved.counters() {
         Counters::Memory(memory) => {

@@ -67,7 +67,7 @@ async fn work(plan: Plan, served: impl Fn(io::Result<usize>)) -> io::Result<()> 
     let logging = logger.clone();
     background.spawn_local(async move { logging.run().await });
     let snapshots = WorkerSnapshots::new(view.snapshot.clone(), index, logger.clone());
-    let sampler = snapshots.sampler().clone();
+    let sampler = snapshots.sampler.clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
     let (challenges, readiness) = (view.acme.challenges().clone(), view.readiness.clone());
     let body_memory = BodyMemory::default();

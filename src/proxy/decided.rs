@@ -36,7 +36,7 @@ pub(super) fn record(
         return;
     }
     if let Decision::Banned { .. } = decision {
-        record.refused_for(Reason::Banned);
+        record.reason = Some(Reason::Banned);
     }
     if !record.has_details() {
         return;
@@ -131,7 +131,7 @@ pub fn settle(
 
 /// The answer to a request that is refused before its limits are asked. Records the reason.
 pub(super) fn refused(why: &Rejection, record: &mut RequestRecord) -> LocalResponse {
-    why.reason.into_iter().for_each(|reason| record.refused_for(reason));
+    record.reason = why.reason.or(record.reason);
     respond::refused(why)
 }
 

@@ -101,7 +101,7 @@ impl<'a> Deciding<'a, '_> {
         };
         let tokens = match verified {
             Err(why) if input.passes(decision) => {
-                record.refused_for(Reason::InvalidToken);
+                record.reason = Some(Reason::InvalidToken);
                 let answer = respond::unauthorized(why);
                 let answer = decided::charged(record, self.limits, &input, decision, state, answer);
                 return Decided::Answered(Outcome::Refused, answer.into(), None);

@@ -29,7 +29,7 @@ use crate::config::Scheme;
 use crate::net::Traffic;
 use crate::proxy::respond::grpc::{self, Code, MessageBody};
 use crate::proxy::respond::{self, LocalResponse};
-use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::request::decide::{Asker, DecisionState};
 use crate::request::descriptors::messages::{HealthCheckRequest, HealthCheckResponse, RateLimitRequest, Serving};
 use crate::request::forward_auth;
@@ -92,7 +92,7 @@ pub(super) async fn serve(
     let answered = match message(&mut request.body, gateway.body_timeout).await {
         Ok(message) => call(connection, gateway, head, message, &mut record).await,
         Err(Rejection { reason: Some(Reason::MaxBodySize), .. }) if head.uri.path() == SHOULD_RATE_LIMIT => {
-            record.refused_for(Reason::MaxBodySize);
+            record.reason = Some(Reason::MaxBodySize);
             Ok((Outcome::Refused, written(&too_large())))
         }
         Err(why) => Err(refused(&why, &mut record)),
@@ -100,7 +100,7 @@ pub(super) async fn serve(
     match answered {
         Ok((outcome, answer)) => {
             *response = answer;
-            response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
+            response.headers_mut().insert(REQUEST_ID, record.id.to_header());
             record.settle(outcome, response);
         }
         Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, &answer),
@@ -164,7 +164,8 @@ async fn decide(
         descriptors: &[],
     };
     let of_domain = gateway.descriptors.of_domain(&call.domain);
-    record.record_by(gateway.recorder(of_domain.map(|rule| gateway.rule_index(rule))).clone());
+    // Its route is known only now.
+    record.recorder = gateway.recorder(of_domain.map(|rule| gateway.rule_index(rule))).clone();
     let question = Question::new(gateway, call, &attributes);
     let Some(route) = question.limits.first().and_then(|asked| gateway.rule(asked.rule)) else {
         return Ok((Outcome::Responded, written(&unlimited(call))));
@@ -194,22 +195,18 @@ async fn decide(
         Decided::Answered(outcome, answer, place) => (outcome, place, Rc::unwrap_or_clone(answer)),
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
-    let told = respond::finish(told, record.request_id());
+    let told = respond::finish(told, &record.id);
     let answer = answer(&question, outcome == Outcome::Responded, refusing, &state, now, told);
     Ok((outcome, written(&answer)))
 }
 
 fn check(call: &RateLimitRequest) -> Result<(), Rejection> {
-    if call.domain.is_empty() {
-        return Err(wrong("The domain is empty."));
+    match call.descriptors.len() {
+        _ if call.domain.is_empty() => Err(wrong("The domain is empty.")),
+        0 => Err(wrong("There are no descriptors.")),
+        1..=MOST_DESCRIPTORS => Ok(()),
+        _ => Err(wrong("There are more than 32 descriptors.")),
     }
-    if call.descriptors.is_empty() {
-        return Err(wrong("There are no descriptors."));
-    }
-    if call.descriptors.len() > MOST_DESCRIPTORS {
-        return Err(wrong("There are more than 32 descriptors."));
-    }
-    Ok(())
 }
 
 fn decode<M: Message + Default>(message: Bytes) -> Result<M, Rejection> {
@@ -217,11 +214,11 @@ fn decode<M: Message + Default>(message: Bytes) -> Result<M, Rejection> {
 }
 
 fn written(message: &impl Message) -> Response<ObservedBody> {
-    MessageBody::response(message).map(ObservedBody::from)
+    MessageBody::response(message).map(|body| ResponseContent::Message(body).into())
 }
 
 fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
-    (Outcome::Unrouted, grpc::failed(code, why).map(ObservedBody::from))
+    (Outcome::Unrouted, grpc::failed(code, why).map(|body| ResponseContent::Own(body).into()))
 }
 
 fn wrong(why: &'static str) -> Rejection {

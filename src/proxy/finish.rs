@@ -61,7 +61,7 @@ fn put(
     *response.headers_mut() = headers;
     // They may be of a server's response, which this one replaces.
     response.extensions_mut().clear();
-    let body = respond::identify(response.headers_mut(), body, record.request_id());
+    let body = respond::identify(response.headers_mut(), body, &record.id);
     // The box of the body is reused.
     response.body_mut().content = ResponseContent::Own(body);
 }
@@ -121,6 +121,7 @@ fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Par
     {
         let body = std::mem::take(body).into_inner().unwrap_or_default();
         let answer = std::mem::take(response).map(|_| body);
-        *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
+        let answer = grpc::translate(answer, kind, outcome == Outcome::Limited);
+        *response = answer.map(|body| ResponseContent::Own(body).into());
     }
 }

@@ -123,7 +123,7 @@ impl UpstreamCall<'_> {
                 scheme: self.scheme,
                 header: self.forwarded_header(),
                 certificate: self.connection.certificate(),
-                origin: Some(Origin { id: record.request_id(), trace: self.trace.as_ref(), spans: record.spans() }),
+                origin: Some(Origin { id: &record.id, trace: self.trace.as_ref(), spans: record.spans() }),
             },
             changes: request_headers,
             asks_for_websocket: *asks_for_websocket,
@@ -162,7 +162,7 @@ impl UpstreamCall<'_> {
             Ok((status, mut body)) => {
                 record.responded(|| body.server().cloned(), begun);
                 *response.status_mut() = status;
-                response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
+                response.headers_mut().insert(REQUEST_ID, record.id.to_header());
                 self.receive(&mut body, fields, response);
                 response.body_mut().content = ResponseContent::Upstream(body);
                 (Outcome::Forwarded, CostKnown::FromBody)

@@ -9,20 +9,15 @@ mod queue;
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::{fmt, panic, thread};
+use std::{panic, thread};
 
-use tracing::callsite::rebuild_interest_cache;
-use tracing::subscriber::Interest;
-use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{Layer, fmt as lines};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt as lines, reload};
 
-use crate::config::{LOG_LEVELS, Log, LogFormat};
+use crate::config::{Log, LogFormat};
 
 use queue::Queue;
 
@@ -32,9 +27,13 @@ pub use line_writer::{LineBuffer, LineWriter};
 #[derive(Debug)]
 pub struct Logging {
     queue: Arc<Queue>,
-    level: LogLevel,
-    access: Option<LineWriter>,
+    pub level: LogLevel,
+    /// Writes the lines of the access log; `None` if they go to the log.
+    pub access: Option<LineWriter>,
 }
+
+/// Changes from which level on lines are logged.
+pub type LogLevel = reload::Handle<LevelFilter, Registry>;
 
 #[derive(Clone, Debug)]
 pub struct DroppedLines {
@@ -42,57 +41,33 @@ pub struct DroppedLines {
     access: Option<LineWriter>,
 }
 
-#[derive(Debug)]
-pub enum LogError {
-    Twice(TryInitError),
-    System(io::Error),
-    AccessFile(PathBuf, io::Error),
-}
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Twice(error) => write!(f, "cannot open the log: {error}"),
-            Self::System(error) => write!(f, "cannot open the log: {error}"),
-            Self::AccessFile(path, error) => write!(f, "cannot open the access log {}: {error}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for LogError {}
-
-impl From<TryInitError> for LogError {
-    fn from(error: TryInitError) -> Self {
-        Self::Twice(error)
-    }
-}
-
 /// Starts logging, including panics.
 ///
 /// # Errors
 /// When logging was started before, the system cannot start a thread, or the file of the access log cannot be opened.
-pub fn start(config: &Log) -> Result<Logging, LogError> {
+pub fn start(config: &Log) -> Result<Logging, String> {
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
-    let queue = Queue::start(io::stderr(), report).map_err(LogError::System)?;
-    let level = LogLevel::new(config.level);
-    let registry = tracing_subscriber::registry().with(level.clone());
+    let queue = Queue::start(io::stderr(), report).map_err(|error| format!("cannot open the log: {error}"))?;
+    let (filter, level) = reload::Layer::new(config.level.into());
+    let registry = tracing_subscriber::registry().with(filter);
     let pretty = match config.format {
         LogFormat::Auto => io::stderr().is_terminal(),
         LogFormat::Pretty => true,
         LogFormat::Json => false,
     };
     let writer = queue.clone();
-    if pretty {
+    let opened = if pretty {
         let colours = io::stderr().is_terminal();
-        registry.with(lines::layer().with_ansi(colours).with_target(false).with_writer(writer)).try_init()?;
+        registry.with(lines::layer().with_ansi(colours).with_target(false).with_writer(writer)).try_init()
     } else {
-        registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
-    }
+        registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()
+    };
+    opened.map_err(|error| format!("cannot open the log: {error}"))?;
     log_panics();
     let access = match (&config.access_file, config.access_format) {
         (Some(path), _) => {
-            let opened = LineWriter::open(path).map_err(|error| LogError::AccessFile(path.clone(), error))?;
-            Some(opened)
+            let opened = LineWriter::open(path);
+            Some(opened.map_err(|error| format!("cannot open the access log {}: {error}", path.display()))?)
         }
         (None, format) => (format.is_some() || !pretty).then(|| LineWriter::new(queue.clone())),
     };
@@ -108,15 +83,6 @@ impl Logging {
     pub fn dropped(&self) -> DroppedLines {
         DroppedLines { log: self.queue.clone(), access: self.access.clone() }
     }
-
-    /// Writes the lines of the access log; `None` if they go to the log.
-    pub fn access(&self) -> Option<LineWriter> {
-        self.access.clone()
-    }
-
-    pub fn level(&self) -> LogLevel {
-        self.level.clone()
-    }
 }
 
 impl Drop for Logging {
@@ -129,44 +95,6 @@ impl Drop for Logging {
 impl DroppedLines {
     pub fn count(&self) -> u64 {
         self.log.dropped() + self.access.as_ref().map_or(0, LineWriter::dropped)
-    }
-}
-
-/// The level of the log, shared by its readers and writers.
-#[derive(Clone, Debug)]
-pub struct LogLevel(Arc<AtomicU8>);
-
-impl LogLevel {
-    pub fn new(level: Level) -> Self {
-        Self(Arc::new(AtomicU8::new(place(level))))
-    }
-
-    pub fn get(&self) -> Level {
-        LOG_LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
-    }
-
-    /// From now on logs lines of this level and of all more severe levels.
-    pub fn set(&self, level: Level) {
-        self.0.store(place(level), Ordering::Relaxed);
-        rebuild_interest_cache();
-    }
-}
-
-fn place(level: Level) -> u8 {
-    LOG_LEVELS.iter().zip(0..).find(|((_, one), _)| *one == level).map_or(0, |(_, place)| place)
-}
-
-impl<S: Subscriber> Layer<S> for LogLevel {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if *metadata.level() <= self.get() { Interest::always() } else { Interest::never() }
-    }
-
-    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        *metadata.level() <= self.get()
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::from_level(self.get()))
     }
 }
 

@@ -123,7 +123,7 @@ impl Meter {
     }
 
     pub fn level(&self) -> Level {
-        Level::from_bits(self.level.load(Ordering::Relaxed))
+        Level(self.level.load(Ordering::Relaxed))
     }
 
     pub fn shed(&self) -> [u64; HIGHEST_PRIORITY as usize + 1] {
@@ -133,7 +133,7 @@ impl Meter {
     }
 
     fn set_level(&self, level: Level) {
-        self.level.store(level.bits(), Ordering::Relaxed);
+        self.level.store(level.0, Ordering::Relaxed);
     }
 
     fn arrived(&self) -> Vec<u64> {

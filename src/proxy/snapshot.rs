@@ -200,7 +200,7 @@ impl Snapshot {
         key_sources: Vec<Arc<KeySource>>,
         quota_sources: Vec<LimitSource>,
     ) -> Self {
-        let notices = shared.notices().get(config);
+        let notices = shared.notices.get(config);
         let readers: Vec<_> = config
             .jwts
             .iter()
@@ -234,7 +234,7 @@ impl Snapshot {
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows frequent keys.
                 counts_keys: config.admin.is_some(),
-                notices: shared.notices().about(&notices, limit),
+                notices: shared.notices.about(&notices, limit),
                 stage: pools.stage(place),
             };
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
@@ -289,7 +289,7 @@ impl Snapshot {
             notices,
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
-            inspect_memory: config.server.inspect_memory / shared.workers().max(1),
+            inspect_memory: config.server.inspect_memory / shared.workers.max(1),
             refused_status: config.refused_status(),
             access_log: config.log.access,
             store,
@@ -298,7 +298,7 @@ impl Snapshot {
             wait_queues: shared.wait_queues.clone(),
             tracing: config.tracing.as_ref().map(|tracing| Tracing {
                 share: SampleShare::new(tracing.sample),
-                exporter: shared.exporters().get(&tracing.collector),
+                exporter: shared.exporters.get(&tracing.collector),
             }),
         }
     }
@@ -345,19 +345,11 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 
 fn action(config: &Config, action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
     match action {
-        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => match upstreams.get(*upstream) {
-            Some(known) => {
-                let configured = config.upstreams.get(*upstream).filter(|_| *rewrite_location);
-                let (upstream, path) = (known.clone(), path.clone());
-                let own_origins = configured.map(OwnOrigins::new);
-                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
-            }
-            None => Action::Respond {
-                status: StatusCode::BAD_GATEWAY,
-                body: Bytes::new(),
-                content_type: HeaderValue::from_static("text/plain"),
-            },
-        },
+        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => {
+            let own_origins = rewrite_location.then(|| OwnOrigins::new(&config.upstreams[*upstream]));
+            let (upstream, path) = (upstreams[*upstream].clone(), path.clone());
+            Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
+        }
         config::Action::Respond { status, body, content_type } => Action::Respond {
             status: *status,
             body: Bytes::copy_from_slice(body.as_bytes()),

@@ -2,7 +2,6 @@
 //!
 //! A record ends when the body has been sent or the client has left, not when the head is sent.
 
-mod access_entry;
 mod access_line;
 mod access_log;
 mod observed_body;
@@ -28,7 +27,7 @@ use crate::request::decide::LimitMetrics;
 use crate::server::RequestGuard;
 use crate::upstream::DestinationAddress;
 
-pub use access_entry::AccessLogEntry;
+pub use access_line::AccessLogEntry;
 pub use access_log::{AccessLogOutput, AccessLogger, Sampler};
 pub use observed_body::{ObservedBody, ResponseContent};
 pub use request_metrics::{CLASSES, MethodClass, Outcome, RouteMetrics, UpstreamFailures};
@@ -60,7 +59,7 @@ pub struct RequestEnd {
 impl RouteRecorder {
     /// Counts the request `id`, and logs its entry if it has one.
     pub fn close(&self, end: RequestEnd, id: &RequestId, entry: Option<&AccessLogEntry>) {
-        let RequestEnd { method, outcome, reason, status, at, micros } = end;
+        let RequestEnd { method, outcome, reason, status, micros, .. } = end;
         let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
@@ -74,28 +73,27 @@ impl RouteRecorder {
             _ => true,
         };
         if let Some(entry) = entry.filter(is_logged) {
-            let (route, id) = (&route.name, id.as_str());
-            logger.write(&AccessLine { entry, route, outcome, reason, status, at, micros, id });
+            logger.write(&AccessLine { entry, route: &route.name, end, id: id.as_str() });
         }
     }
 }
 
 /// The record of one request, which is closed when it is dropped. It is small because it moves with the response.
 pub struct RequestRecord {
-    recorder: Rc<RouteRecorder>,
+    pub recorder: Rc<RouteRecorder>,
     begun: Time,
-    id: RequestId,
+    pub id: RequestId,
     entry: Option<Box<AccessLogEntry>>,
     /// `None` if they are not recorded.
     spans: Option<Box<RequestSpans>>,
     /// `None` if its limits need nothing until then, as most limits.
     until_end: Option<Box<UntilEnd>>,
     guard: RequestGuard,
-    status: Option<StatusCode>,
+    pub status: Option<StatusCode>,
     /// The outcome if the body is sent completely.
     expected: Outcome,
     outcome: Outcome,
-    reason: Option<Reason>,
+    pub reason: Option<Reason>,
     method: MethodClass,
     /// Whether this is a HEAD request, so the body of its answer is neither sent nor polled.
     is_head: bool,
@@ -140,15 +138,6 @@ impl RequestRecord {
         }
     }
 
-    /// Counts the request by this recorder, since its route is known only now.
-    pub fn record_by(&mut self, recorder: Rc<RouteRecorder>) {
-        self.recorder = recorder;
-    }
-
-    pub fn request_id(&self) -> &RequestId {
-        &self.id
-    }
-
     pub fn spans(&self) -> Option<&RequestSpans> {
         self.spans.as_deref()
     }
@@ -156,10 +145,6 @@ impl RequestRecord {
     /// Whether it is logged or traced, not only counted.
     pub fn has_details(&self) -> bool {
         self.entry.is_some() || self.spans.is_some()
-    }
-
-    pub fn refused_for(&mut self, reason: Reason) {
-        self.reason = Some(reason);
     }
 
     pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
@@ -244,10 +229,6 @@ impl RequestRecord {
             self.outcome = outcome;
         }
         body.record = Some(self);
-    }
-
-    pub fn accepted_tunnel(&mut self, status: StatusCode) {
-        self.status = Some(status);
     }
 
     pub fn sent(&mut self, bytes: usize) {

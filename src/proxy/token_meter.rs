@@ -38,17 +38,6 @@ pub(super) const READ_ON_FOR: Duration = Duration::from_secs(5);
 /// How many bytes are read on. An answer is followed by its usage, with lists of what was searched and filtered.
 const READ_ON_BYTES: usize = 256 << 10;
 
-pub trait BrokenOff {
-    /// Whether the client has caused the end, rather than the upstream.
-    fn is_clients(&self) -> bool;
-}
-
-impl BrokenOff for BodyError {
-    fn is_clients(&self) -> bool {
-        !self.reason().is_upstreams()
-    }
-}
-
 pub struct TokenMeter {
     growth: Growth,
     limits: SmallVec<[MeteredLimit; 1]>,
@@ -84,7 +73,7 @@ impl Reading {
     fn reader(&self) -> &ResponseReader {
         match self {
             Self::Plain(reader) => reader,
-            Self::Filtered(filter) => filter.reader(),
+            Self::Filtered(filter) => &filter.reader,
         }
     }
 }
@@ -161,9 +150,9 @@ impl TokenMeter {
         &mut self,
         content: &mut B,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>>
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>>
     where
-        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
+        B: Body<Data = Bytes, Error = BodyError> + Default + Unpin,
     {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -181,7 +170,7 @@ impl TokenMeter {
                 match ready!(Pin::new(&mut *content).poll_frame(cx)).transpose() {
                     Ok(frame) => self.read(frame, content.is_end_stream()),
                     Err(error) => {
-                        self.finish(if error.is_clients() { End::Abandoned } else { End::Broken });
+                        self.finish(if error.reason().is_upstreams() { End::Broken } else { End::Abandoned });
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
@@ -215,7 +204,7 @@ impl TokenMeter {
         }
         // A usage that is stated without new text, as at the end of most streams, cuts nothing.
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
-        let has_more = can_end && self.reading.reader().text() != self.passed && !self.is_abandoned;
+        let has_more = can_end && self.reading.reader().findings.text() != self.passed && !self.is_abandoned;
         if !has_more || !self.limits.iter().any(MeteredLimit::cuts) {
             self.pass();
         }
@@ -224,8 +213,8 @@ impl TokenMeter {
     fn cut(&mut self) {
         self.held.clear();
         let reader = self.reading.reader();
-        let (parts, number) = (reader.parts().unwrap_or(Parts::Events), reader.sequence_number());
-        self.held.push_back(providers::exhausted(reader.provider(), parts, number, self.has_begun));
+        let (parts, number) = (reader.parts().unwrap_or(Parts::Events), reader.findings.sequence_number);
+        self.held.push_back(providers::exhausted(reader.findings.provider, parts, number, self.has_begun));
         self.finish(End::Cut);
     }
 
@@ -237,7 +226,7 @@ impl TokenMeter {
     }
 
     fn pass(&mut self) {
-        self.passed = self.reading.reader().text();
+        self.passed = self.reading.reader().findings.text();
         self.has_begun |= !self.held.is_empty();
         match self.held_end.take() {
             Some(end) => self.finish(end),
@@ -261,13 +250,13 @@ impl TokenMeter {
 
     fn used(&self, end: End) -> Usage {
         let reader = self.reading.reader();
-        let (said, is_said) = (reader.usage().unwrap_or_default(), self.is_said(end));
+        let (said, is_said) = (reader.findings.report.usage().unwrap_or_default(), self.is_said(end));
         if self.request.is_error {
             return said;
         }
-        let has_input = if is_said { reader.says_input() } else { said.input > 0 || said.cached > 0 };
+        let has_input = if is_said { reader.findings.report.has_input() } else { said.input > 0 || said.cached > 0 };
         // Text that was not sent for lack of room is not charged.
-        let text = tokens_of(if end == End::Cut { self.passed } else { reader.text() });
+        let text = tokens_of(if end == End::Cut { self.passed } else { reader.findings.text() });
         Usage {
             input: if has_input { said.input } else { self.request.input },
             cached: said.cached,
@@ -284,7 +273,7 @@ impl TokenMeter {
     fn settle(&mut self, end: End) {
         self.end = Some(end);
         let (used, is_said, is_error) = (self.used(end), self.is_said(end), self.request.is_error);
-        let is_unsaid = !is_said && !is_error && !self.reading.reader().has_failed();
+        let is_unsaid = !is_said && !is_error && !self.reading.reader().findings.ending.has_failed;
         let keeps_reserved = is_unsaid && end != End::Broken;
         for limit in &mut self.limits {
             let reserved = limit.open.cost();
@@ -301,7 +290,7 @@ impl TokenMeter {
                     settled: cost,
                     estimated: (!is_said && !is_error).into(),
                     cut: (end == End::Cut).into(),
-                    ignored: self.reading.reader().ignored().into(),
+                    ignored: self.reading.reader().findings.report.ignored.into(),
                 },
             );
             self.growth.settle(&mut limit.open, cost);
@@ -320,14 +309,14 @@ impl TokenMeter {
     /// Whether only the usage is missing, so it is awaited if the client leaves now.
     pub fn waits_for_usage(&self) -> bool {
         let reader = self.reading.reader();
-        let is_complete = reader.is_complete() || self.has_length || self.request.is_error;
+        let is_complete = reader.findings.ending.is_complete() || self.has_length || self.request.is_error;
         self.end.is_none() && !self.is_said(End::Abandoned) && is_complete
     }
 
     /// After the client has left, reads the rest of `content` for the usage, for `limit` at most.
     pub async fn read_on<B>(mut self: Box<Self>, mut content: B, limit: Duration)
     where
-        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
+        B: Body<Data = Bytes, Error = BodyError> + Default + Unpin,
     {
         self.is_abandoned = true;
         let mut left = READ_ON_BYTES;

@@ -46,7 +46,7 @@ pub(super) fn begin(
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
-    record.accepted_tunnel(response.status());
+    record.status = Some(response.status());
     request.tunnel = Some(Box::new(move |client| Box::pin(run(client, upstream, record, waits))));
     response.body_mut().content = ResponseContent::default();
 }

@@ -22,7 +22,8 @@ pub struct WorkerSnapshots {
     worker: usize,
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     held: RefCell<Rc<WorkerSnapshot>>,
-    sampler: Rc<Sampler>,
+    /// Chooses which refusals of this worker are logged, if the access log is sampled.
+    pub sampler: Rc<Sampler>,
     logger: Rc<AccessLogger>,
 }
 
@@ -72,11 +73,6 @@ impl WorkerSnapshots {
             *held = Rc::new(WorkerSnapshot::new(newest.clone(), self.worker, &self.sampler, &self.logger));
         }
         held.clone()
-    }
-
-    /// Chooses which refusals of this worker are logged, if the access log is sampled.
-    pub fn sampler(&self) -> &Rc<Sampler> {
-        &self.sampler
     }
 }
 

@@ -247,7 +247,7 @@ impl AcmeSources {
     /// The numbers of orders by their results: `ok`, or why they failed.
     pub fn orders(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Shared { succeeded, failed, .. } = &*self.shared;
-        let failed = Kind::ALL.into_iter().map(|(kind, name)| (name, failed[kind as usize].get()));
+        let failed = Kind::ALL.into_iter().map(|kind| (kind.name(), failed[kind as usize].get()));
         [("ok", succeeded.get())].into_iter().chain(failed)
     }
 

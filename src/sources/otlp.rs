@@ -28,7 +28,7 @@ pub struct Exporters {
 impl Exporters {
     /// The exporter for this collector: the one in force, or a new one.
     pub fn get(&self, collector: &Arc<Collector>) -> Arc<Exporter> {
-        let known = self.in_force.lock().clone().filter(|exporter| exporter.is_for(collector));
+        let known = self.in_force.lock().clone().filter(|exporter| exporter.collector == *collector);
         known.unwrap_or_else(|| Arc::new(Exporter::new(collector.clone(), self.counts.clone())))
     }
 
@@ -42,7 +42,7 @@ impl Exporters {
             && exporter.is_none_or(|exporter| !Arc::ptr_eq(&exporter, &before))
         {
             let mut earlier = self.earlier.lock();
-            earlier.retain(|end| !end.has_ended());
+            earlier.retain(|end| !end.ended.is_closed());
             earlier.push(before.end.clone());
         }
     }
@@ -51,10 +51,10 @@ impl Exporters {
     pub async fn finish(&self, limit: Duration) {
         let last = self.in_force.lock().as_ref().map(|exporter| exporter.end.clone());
         let all: Vec<_> = self.earlier.lock().drain(..).chain(last).collect();
-        all.iter().for_each(ExportEnd::ask);
+        all.iter().for_each(|end| _ = end.stop.send_replace(true));
         let _ = timeout(limit, async {
             for end in &all {
-                end.reached().await;
+                end.ended.closed().await;
             }
         })
         .await;

@@ -14,7 +14,8 @@ const MAX_HELD: usize = 1 << 20;
 
 /// Holds back the incomplete part of one stream.
 pub struct StreamFilter {
-    reader: ResponseReader,
+    /// Has read all that was pushed.
+    pub reader: ResponseReader,
     /// Whether to remove the event that only states the usage.
     hides_usage: bool,
     held: BytesMut,
@@ -27,11 +28,6 @@ pub struct StreamFilter {
 impl StreamFilter {
     pub fn new(reader: ResponseReader, hides_usage: bool) -> Self {
         Self { reader, hides_usage, held: BytesMut::new(), has_passed: false, took_out: false }
-    }
-
-    /// The reader, which has read all that was pushed.
-    pub fn reader(&self) -> &ResponseReader {
-        &self.reader
     }
 
     /// Whether only whole parts of a stream have passed.
@@ -163,7 +159,7 @@ mod tests {
         assert_eq!(push("\n"), "\n");
         assert_eq!(push(CHUNK), CHUNK);
         assert_eq!(push(EXTRA), "");
-        assert_eq!(filter.reader().usage(), Some(Usage { input: 5, cached: 0, output: 6 }));
+        assert_eq!(filter.reader.findings.report.usage(), Some(Usage { input: 5, cached: 0, output: 6 }));
         let whole = Bytes::from_static(CHUNK.as_bytes());
         assert_eq!(filter.push(&whole).next().unwrap().as_ptr(), whole.as_ptr(), "it was copied");
     }

@@ -51,13 +51,13 @@ impl fmt::Display for Pointer {
 #[derive(Debug)]
 pub struct Pointers {
     /// The first one is the document.
-    places: Vec<Place>,
-    /// For each pointer the index of its target in `places`.
-    ends: Vec<usize>,
+    pub(super) places: Vec<Place>,
+    /// For each pointer, in the given order, the index of its target in `places`.
+    pub(super) ends: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+pub(super) struct Place {
     /// `None` for the document.
     parent: Option<usize>,
     /// The folded name.
@@ -94,15 +94,6 @@ impl Pointers {
         let ends =
             pointers.into_iter().map(|pointer| pointer.tokens().fold(0, |at, token| place(at, &token))).collect();
         Self { places, ends }
-    }
-
-    pub fn places(&self) -> usize {
-        self.places.len()
-    }
-
-    /// The target of each pointer, in the given order.
-    pub fn ends(&self) -> &[usize] {
-        &self.ends
     }
 
     /// This place, and all places around it.
@@ -197,9 +188,9 @@ pub struct Follower {
     outer: SmallVec<[Inside; 4]>,
     /// How many arrays and objects around the reader lead to places, and how many there are in total.
     leading: u32,
-    depth: u32,
+    pub(super) depth: u32,
     /// The place of the next member.
-    member: Option<usize>,
+    pub(super) member: Option<usize>,
     /// Whether the items of an outermost array are documents of their own, and the depth of the documents: 1 if they are items.
     divides: bool,
     base: u32,
@@ -213,9 +204,9 @@ struct Inside {
 }
 
 impl Follower {
-    /// Follows pointers into each item if the outermost value is an array.
-    pub fn dividing() -> Self {
-        Self { divides: true, ..Self::default() }
+    /// With `divides`, follows pointers into each item if the outermost value is an array.
+    pub fn new(divides: bool) -> Self {
+        Self { divides, ..Self::default() }
     }
 
     /// Whether the outermost value is an array whose items are documents of their own.
@@ -230,11 +221,6 @@ impl Follower {
         self.leading = 0;
     }
 
-    #[inline]
-    pub fn depth(&self) -> u32 {
-        self.depth
-    }
-
     /// Whether the reader is in something that leads to no place.
     #[inline]
     fn is_aside(&self) -> bool {
@@ -246,12 +232,6 @@ impl Follower {
         if let (false, Some(name)) = (self.is_aside(), name) {
             self.member = pointers.member(self.innermost.place, name);
         }
-    }
-
-    /// Whether the next member is a place.
-    #[inline]
-    pub fn has_member(&self) -> bool {
-        self.member.is_some()
     }
 
     /// A number or another word begins. Returns its place.
@@ -366,7 +346,7 @@ mod tests {
 
         fn word(&mut self, word: Option<&[u8]>, _: Range<usize>) {
             let place = self.follower.value(&self.pointers);
-            let pointer = self.pointers.ends().iter().position(|end| Some(*end) == place);
+            let pointer = self.pointers.ends.iter().position(|end| Some(*end) == place);
             let word = String::from_utf8_lossy(word.unwrap_or_default()).into_owned();
             self.words.extend(pointer.map(|pointer| (pointer, word)));
         }

@@ -6,7 +6,6 @@
 mod api;
 mod base64;
 mod found;
-mod inspected;
 mod known;
 mod parts;
 mod size;
@@ -24,8 +23,7 @@ use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
 pub use api::Api;
-pub use found::MAX_ELEMENTS;
-pub use inspected::{Form, Inspected, Patch, PointedTo};
+pub use found::{Form, Inspected, MAX_ELEMENTS, Patch, PointedTo};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
@@ -130,7 +128,7 @@ impl<'a> Said<'a> {
         Self {
             pointers,
             api,
-            follower: if pointers.divides { Follower::dividing() } else { Follower::default() },
+            follower: Follower::new(pointers.divides),
             last_name: LastName::default(),
             found: Found::new(pointers),
             string: None,
@@ -307,11 +305,11 @@ impl Visit for Said<'_> {
     fn name(&mut self, name: Option<&[u8]>, length: usize) {
         self.text += length as u64;
         self.follower.name(&self.pointers.all, name);
-        let depth = self.follower.depth();
+        let depth = self.follower.depth;
         self.parts.name(name, depth);
         if depth < 3 {
             self.usage_asking.name(name, depth == 1);
-            if self.follower.has_member() {
+            if self.follower.member.is_some() {
                 self.last_name.read(name, depth == 1);
             }
         }
@@ -324,7 +322,7 @@ impl Visit for Said<'_> {
 
     #[inline]
     fn begin(&mut self, kind: Kind, at: usize) {
-        let depth = self.follower.depth();
+        let depth = self.follower.depth;
         self.next_element(depth);
         if let Some(place) = self.follower.begin(&self.pointers.all, kind) {
             self.begin_at(place, kind, at, depth);
@@ -345,7 +343,7 @@ impl Visit for Said<'_> {
     #[inline(always)]
     fn end(&mut self, kind: Kind, at: usize) {
         self.follower.end(kind);
-        let depth = self.follower.depth();
+        let depth = self.follower.depth;
         self.parts.end(kind, depth);
         if kind == Kind::String
             && let Some(place) = self.string.take()
@@ -369,7 +367,7 @@ impl Visit for Said<'_> {
         match word {
             Some(word) => {
                 // `-` and digits come before letters and `_` in ASCII. Further out, other words are settings.
-                self.words += u64::from(word.first() <= Some(&b'9') || self.follower.depth() > 2);
+                self.words += u64::from(word.first() <= Some(&b'9') || self.follower.depth > 2);
                 self.is_strict = self.is_strict && is_json(word);
             }
             // The word is a long number.
@@ -379,7 +377,7 @@ impl Visit for Said<'_> {
             }
         }
         self.parts.word();
-        self.next_element(self.follower.depth());
+        self.next_element(self.follower.depth);
         if let Some(place) = self.follower.value(&self.pointers.all) {
             self.word_at(place, word, at);
         }

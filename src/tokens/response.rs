@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::Usage;
 use super::pointer::{Pointer, Pointers};
 use crate::base::{event_stream, json};
 use findings::Findings;
@@ -83,7 +82,7 @@ pub enum Parts {
 pub struct ResponseReader {
     format: Format,
     json: json::Reader,
-    findings: Findings,
+    pub findings: Findings,
 }
 
 enum Format {
@@ -163,44 +162,9 @@ impl ResponseReader {
         }
     }
 
-    pub fn says_input(&self) -> bool {
-        self.findings.report.has_input()
-    }
-
-    /// Whether all answers are complete, so that only their usage may follow.
-    pub fn is_complete(&self) -> bool {
-        self.findings.ending.is_complete()
-    }
-
-    pub fn has_failed(&self) -> bool {
-        self.findings.ending.has_failed
-    }
-
     /// The models that have answered, as far as known, each once, in the order in which they came.
     pub fn models(&self) -> impl Iterator<Item = &[u8]> {
         self.findings.models.iter().map(|model| &**model)
-    }
-
-    pub fn sequence_number(&self) -> Option<u64> {
-        self.findings.sequence_number
-    }
-
-    /// The usage as stated so far, which may be too little before the end of a stream.
-    pub fn usage(&self) -> Option<Usage> {
-        self.findings.report.usage()
-    }
-
-    pub fn text(&self) -> u64 {
-        self.findings.text()
-    }
-
-    pub fn provider(&self) -> Option<Provider> {
-        self.findings.provider
-    }
-
-    /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
-    pub fn ignored(&self) -> u32 {
-        self.findings.report.ignored
     }
 
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {

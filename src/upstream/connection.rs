@@ -36,7 +36,7 @@ const SMALL: usize = 8 * 1024;
 /// A connection. It has buffers only while they are not empty.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
-    stream: UpstreamStream,
+    pub(super) stream: UpstreamStream,
     pub(super) peer: DestinationAddress,
     pub(super) received: BytesMut,
     pub(super) sending: Vec<u8>,
@@ -101,7 +101,7 @@ impl UpstreamConnection {
 
     /// Prepares for a request of a client that speaks this version.
     pub(super) fn serves(&mut self, version: Version) {
-        self.sending = self.spare.take_sending();
+        self.sending = self.spare.sending.take();
         self.large_read = if version == Version::HTTP_2 { MULTIPLEXED_READ } else { LARGE_READ };
     }
 
@@ -155,10 +155,6 @@ impl UpstreamConnection {
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    pub(super) fn is_place_wanted(&self) -> bool {
-        self.stream.is_place_wanted()
-    }
-
     /// Whether an idle connection is still open and has received nothing: anything else would be a response without a request.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.received.is_empty() && self.sending.is_empty() && self.stream.is_quiet()
@@ -186,10 +182,6 @@ impl SpareBuffers {
         if buffer.capacity() <= SMALL && buffer.try_reclaim(SMALL) {
             self.received.replace(buffer);
         }
-    }
-
-    fn take_sending(&self) -> Vec<u8> {
-        self.sending.take()
     }
 
     /// Takes back a buffer, from which all was sent or nothing more will be.
@@ -236,7 +228,7 @@ mod tests {
     fn nothing_stays_in_a_buffer_for_sending() {
         let spare = SpareBuffers::default();
         spare.put_sending(b"of another request".to_vec());
-        let buffer = spare.take_sending();
+        let buffer = spare.sending.take();
         assert!(buffer.is_empty() && buffer.capacity() > 0);
     }
 }

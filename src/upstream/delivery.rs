@@ -69,7 +69,7 @@ impl Delivery<'_> {
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
         let named = &request_headers::named_by_connection(self.request.head.headers)?;
-        let endpoint = in_flight.endpoint();
+        let endpoint = &in_flight.endpoint;
         if endpoint.places.are_taken() {
             self.connections.pools.make_room(endpoint.id, self.announced()).await;
         }
@@ -77,7 +77,7 @@ impl Delivery<'_> {
             Some(connection) => Ok(connection),
             None => cold(self.connect(in_flight, attempts)).await,
         };
-        let endpoint = in_flight.endpoint();
+        let endpoint = &in_flight.endpoint;
         if let Some(spans) = self.request.spans() {
             let (address, port) = endpoint.server();
             spans.attempt_at(address, port);
@@ -239,7 +239,7 @@ impl Delivery<'_> {
     /// When neither accepts a connection.
     async fn connect(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
         let Self { upstream, request, .. } = self;
-        let endpoint = in_flight.endpoint().clone();
+        let endpoint = in_flight.endpoint.clone();
         let mut first = pin!(self.open(&endpoint));
         // The request may wait for a stream of a connection that exists.
         if self.is_offered_http2(&endpoint) && self.connections.pools.http2.is_connected(endpoint.id) {
@@ -250,7 +250,7 @@ impl Delivery<'_> {
         }
         let Some(sibling) = upstream.balancer.sibling(&endpoint, &attempts.tried) else { return first.await };
         let sibling = InFlight::new(sibling, request);
-        let other = sibling.endpoint().clone();
+        let other = sibling.endpoint.clone();
         let mut second = pin!(self.open(&other));
         let (is_first, opened) = tokio::select! {
             opened = first.as_mut() => (true, opened),

@@ -46,7 +46,7 @@ pub enum UpstreamError {
 
 impl From<BadHead> for UpstreamError {
     fn from(bad: BadHead) -> Self {
-        Self::Bad(bad.name())
+        Self::Bad(bad.0)
     }
 }
 

@@ -17,18 +17,11 @@ use super::request::UpstreamRequest;
 use crate::server::{ClientBody, ClientBodyError};
 
 #[derive(Debug)]
-pub(super) enum OutgoingBody {
-    /// It is passed on and forgotten.
-    Once(ClientBody),
-    /// It is also kept to be sent again.
-    Kept(Sending),
-}
-
-#[derive(Debug)]
 pub(super) struct BodySource {
     /// `None` if there is no body, or it was taken.
     pub(super) next: Option<OutgoingBody>,
-    kept: Option<KeptBody>,
+    /// `None` if there is no body, or it is not kept.
+    kept: Option<Rc<RefCell<Passing>>>,
     is_body: bool,
 }
 
@@ -36,36 +29,33 @@ impl BodySource {
     /// The body is kept to be sent again if it has at most `keep` bytes.
     pub(super) fn new(body: Option<ClientBody>, keep: Option<usize>) -> Self {
         let is_body = body.is_some();
-        let is_small = |body: &ClientBody, most: usize| body.size_hint().lower() <= most as u64;
-        match (body, keep) {
-            (Some(body), Some(most)) if is_small(&body, most) => {
-                let kept = KeptBody::new(body, most);
-                Self { next: Some(kept.send()), kept: Some(kept), is_body }
-            }
-            (body, _) => Self { next: body.map(OutgoingBody::Once), kept: None, is_body },
-        }
+        let body = body.map(|rest| {
+            let room = keep.filter(|most| rest.size_hint().lower() <= *most as u64);
+            Rc::new(RefCell::new(Passing { rest, pieces: Vec::new(), room, is_over: false }))
+        });
+        let next = body.clone().map(|body| OutgoingBody { body, sent: 0 });
+        Self { next, kept: body.filter(|body| body.borrow().room.is_some()), is_body }
     }
 
     /// Whether all of the body can be sent, even if it was sent before.
     pub(super) fn is_whole(&self) -> bool {
-        self.next.is_some() == self.is_body || self.kept.as_ref().is_some_and(KeptBody::is_whole)
+        let is_kept = || self.kept.as_ref().is_some_and(|kept| kept.borrow().room.is_some());
+        self.next.is_some() == self.is_body || is_kept()
     }
 
     pub(super) fn rewind(&mut self) {
         if let Some(kept) = &self.kept {
-            self.next = Some(kept.send());
+            self.next = Some(OutgoingBody { body: kept.clone(), sent: 0 });
         }
     }
 }
 
-#[derive(Clone, Debug)]
-struct KeptBody(Rc<RefCell<Kept>>);
-
 #[derive(Debug)]
-struct Kept {
+struct Passing {
     rest: ClientBody,
+    /// What has come, if it is kept to be sent again.
     pieces: Vec<Piece>,
-    /// How many more bytes may be kept; `None` if there were too many, and nothing is kept any more.
+    /// How many more bytes may be kept; `None` if nothing is kept, or there were too many.
     room: Option<usize>,
     is_over: bool,
 }
@@ -76,30 +66,7 @@ enum Piece {
     Trailers(HeaderMap),
 }
 
-#[derive(Debug)]
-pub(super) struct Sending {
-    body: KeptBody,
-    /// In pieces.
-    sent: usize,
-}
-
-impl KeptBody {
-    /// Keeps a body of at most `most` bytes; a larger one is only passed on.
-    fn new(body: ClientBody, most: usize) -> Self {
-        Self(Rc::new(RefCell::new(Kept { rest: body, pieces: Vec::new(), room: Some(most), is_over: false })))
-    }
-
-    /// Whether everything that was sent can be sent again.
-    fn is_whole(&self) -> bool {
-        self.0.borrow().room.is_some()
-    }
-
-    fn send(&self) -> OutgoingBody {
-        OutgoingBody::Kept(Sending { body: self.clone(), sent: 0 })
-    }
-}
-
-impl Kept {
+impl Passing {
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         match &polled {
@@ -119,65 +86,54 @@ impl Kept {
     }
 }
 
-impl Sending {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
-        let mut kept = self.body.0.borrow_mut();
-        if let Some(piece) = kept.pieces.get(self.sent) {
-            self.sent += 1;
-            return Poll::Ready(Some(Ok(match piece.clone() {
-                Piece::Data(data) => Frame::data(data),
-                Piece::Trailers(trailers) => Frame::trailers(trailers),
-            })));
-        }
-        if kept.is_over {
-            return Poll::Ready(None);
-        }
-        let polled = ready!(kept.poll_rest(cx));
-        self.sent = kept.pieces.len();
-        Poll::Ready(polled)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let kept = self.body.0.borrow();
-        self.sent >= kept.pieces.len() && (kept.is_over || kept.rest.is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let kept = self.body.0.borrow();
-        let unsent = kept.pieces.iter().skip(self.sent).map(|piece| match piece {
-            Piece::Data(data) => data.len() as u64,
-            Piece::Trailers(_) => 0,
-        });
-        let unsent: u64 = unsent.sum();
-        match kept.rest.size_hint().exact() {
-            Some(rest) => SizeHint::with_exact(rest + unsent),
-            None => SizeHint::default(),
-        }
-    }
+/// The body in one attempt.
+#[derive(Debug)]
+pub(super) struct OutgoingBody {
+    body: Rc<RefCell<Passing>>,
+    /// In pieces.
+    sent: usize,
 }
 
 impl Body for OutgoingBody {
     type Data = Bytes;
     type Error = ClientBodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
-        match self.get_mut() {
-            Self::Once(body) => Pin::new(body).poll_frame(cx),
-            Self::Kept(sending) => sending.poll_frame(cx),
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
+        let Self { body, sent } = &mut *self;
+        let mut body = body.borrow_mut();
+        if let Some(piece) = body.pieces.get(*sent) {
+            *sent += 1;
+            return Poll::Ready(Some(Ok(match piece.clone() {
+                Piece::Data(data) => Frame::data(data),
+                Piece::Trailers(trailers) => Frame::trailers(trailers),
+            })));
         }
+        if body.is_over {
+            return Poll::Ready(None);
+        }
+        let polled = ready!(body.poll_rest(cx));
+        *sent = body.pieces.len();
+        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Once(body) => body.is_end_stream(),
-            Self::Kept(sending) => sending.is_end_stream(),
-        }
+        let body = self.body.borrow();
+        self.sent >= body.pieces.len() && (body.is_over || body.rest.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Once(body) => body.size_hint(),
-            Self::Kept(sending) => sending.size_hint(),
+        let body = self.body.borrow();
+        let unsent = body.pieces.iter().skip(self.sent).map(|piece| match piece {
+            Piece::Data(data) => data.len() as u64,
+            Piece::Trailers(_) => 0,
+        });
+        let unsent: u64 = unsent.sum();
+        match body.rest.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(rest + unsent),
+            None => SizeHint::default(),
         }
     }
 }

@@ -7,27 +7,17 @@ use std::time::Duration;
 
 use crate::base::back_off::BackOff;
 use crate::base::clock::Monotonic;
+use crate::base::named::named;
 use crate::config::{Ejection, HealthCheck};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Availability {
-    Available,
-    /// No check has succeeded yet. It gets requests if no endpoint is available.
-    Unchecked,
-    Unhealthy,
-    Ejected,
-}
-
-impl Availability {
-    pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Available => "healthy",
-            Self::Unchecked => "unchecked",
-            Self::Unhealthy => "unhealthy",
-            Self::Ejected => "ejected",
-        }
+named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Availability {
+        Available = "healthy",
+        /// No check has succeeded yet. It gets requests if no endpoint is available.
+        Unchecked = "unchecked",
+        Unhealthy = "unhealthy",
+        Ejected = "ejected",
     }
 }
 

@@ -44,12 +44,12 @@ pub(super) async fn send<B: From<ResponseBody>>(
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.serves(request.head.forwarded.version);
-    let has_credentials = request::encode(&mut connection.sending, &request.head, named, authority, body.framing());
+    let has_credentials = request::encode(&mut connection.sending, &request.head, named, authority, body.framing);
     connection.stall.begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
-        if body.is_over() {
+        if body.over {
             in_flight.into_iter().for_each(InFlight::is_sent);
         }
         if advanced.is_ready() {
@@ -71,7 +71,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
     connection.stall.has_begun(read_timeout);
     let response = ResponseBody::new(connection, head, trailers.unwrap_or_default(), pool, bound);
-    Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
+    Ok((status, B::from(if body.over { response } else { response.uploading(body) })))
 }
 
 /// Sends and receives as much as is possible now. Passes interim responses on.
@@ -101,7 +101,7 @@ fn advance(
                 return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into())));
             }
             Err(error) if nothing_came => return Poll::Ready(Err(UpstreamError::Closed(error))),
-            Ok(0) | Err(_) => return Poll::Ready(Err(BadHead::CutOff.into())),
+            Ok(0) | Err(_) => return Poll::Ready(Err(BadHead::CUT_OFF.into())),
             Ok(_) => {}
         }
     }

@@ -39,7 +39,7 @@ impl Failed {
         stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         if is_refused {
-            stream.connection().refuses();
+            stream.connection.refuses();
         }
         // The library reports a GOAWAY only to streams above the last one that the server may have processed.
         let ending = if error.is_remote() && (is_refused || error.is_go_away()) {
@@ -49,7 +49,7 @@ impl Failed {
         } else {
             Ending::Unknown
         };
-        let error = stream.connection().why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
+        let error = stream.connection.why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
         Self { error, ending }
     }
 }
@@ -66,9 +66,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, in_flight, named, timeout, read_timeout, .. } = *exchange;
-    let head = request::head(exchange, stream.connection().scheme(), body.as_ref())?;
+    let head = request::head(exchange, &stream.connection.scheme, body.as_ref())?;
     if has_credentials(request.head.headers) {
-        stream.connection().binds();
+        stream.connection.binds();
     }
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
@@ -102,7 +102,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     match checked {
         Ok(((head, received), rest)) => {
             if has_challenge(head.status, &head.headers) {
-                stream.connection().binds();
+                stream.connection.binds();
             }
             stream.stall().has_begun(read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());

@@ -19,7 +19,7 @@ use crate::base::concurrency::ConcurrencyPermit;
 /// The request is in flight until this is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    endpoint: Arc<Endpoint>,
+    pub(super) endpoint: Arc<Endpoint>,
     worker: usize,
     pub(super) client: ClientBit,
     /// Since when the server can answer the current attempt; `None` if the server cannot yet, or the attempt has ended.
@@ -51,10 +51,6 @@ impl InFlight {
         if self.waits_since.get().is_none() {
             self.waits(clock::monotonic());
         }
-    }
-
-    pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoint
     }
 
     /// The head of its response has come. `is_work` says whether that shows how long the work takes.
@@ -113,7 +109,7 @@ impl Upstream {
         // An error can be much faster than the work would have been.
         let now = clock::monotonic();
         in_flight.answered(!is_failure && !status.is_server_error(), now);
-        let endpoint = in_flight.endpoint();
+        let endpoint = &in_flight.endpoint;
         match status {
             _ if is_failure => self.failed_with(endpoint, in_flight.client, &status),
             // The application fails: another server would fail, too.
@@ -128,7 +124,7 @@ impl Upstream {
     pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
         let error = &failed.error;
         in_flight.failed(error);
-        self.failed_at(in_flight.endpoint(), in_flight.client, error);
+        self.failed_at(&in_flight.endpoint, in_flight.client, error);
     }
 
     pub(super) fn failed_at(&self, endpoint: &Endpoint, client: ClientBit, error: &UpstreamError) {
@@ -151,7 +147,7 @@ impl Upstream {
         if let Some(time) = endpoint.state.eject(rules, now) {
             self.balancer.refresh();
             tracing::warn!(
-                upstream = self.name(),
+                upstream = self.config.name,
                 server = %endpoint,
                 failures,
                 r#for = ?time,

@@ -45,7 +45,7 @@ const OVER_AFTER: f64 = 5.0;
 
 /// What is shed: everything below a rank, and a part of the requests of that rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(u32);
+pub struct Level(pub u32);
 
 /// The rank of a request, from its priority, its client's address and the time in seconds. The addresses of an IPv6 network of
 /// 64 bits are one client.
@@ -105,15 +105,6 @@ impl Level {
         let per_priority = u32::try_from(GROUPS).unwrap_or(1) * PARTS;
         f64::from(self.0) / f64::from(per_priority)
     }
-
-    /// For an atomic.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
-    pub fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -134,22 +125,12 @@ pub struct Window {
 pub struct Admission {
     /// The admitted requests per second; `None` if there is no overload.
     rate: Option<f64>,
-    answered: Smoothed,
+    /// Smoothed, per second.
+    answered: Option<f64>,
     /// The number of ended requests and the sum of their times; earlier ones weigh less.
     ended: (f64, f64),
     /// For how many seconds everything could be admitted.
     quiet: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Smoothed(Option<f64>);
-
-impl Smoothed {
-    fn add(&mut self, value: f64) -> f64 {
-        let next = self.0.map_or(value, |before| before + (value - before) * SMOOTHING);
-        self.0 = Some(next);
-        next
-    }
 }
 
 impl Admission {
@@ -161,7 +142,9 @@ impl Admission {
     /// Takes what was measured at an upstream. `target` is the wanted response time in seconds; without it, only full servers
     /// are overload. Returns the number of requests that pass per second; `None` is all.
     pub fn observe_upstream(&mut self, window: &Window, target: Option<f64>) -> Option<f64> {
-        let answered = self.answered.add(window.answered / window.seconds);
+        let now = window.answered / window.seconds;
+        let answered = self.answered.map_or(now, |before| before + (now - before) * SMOOTHING);
+        self.answered = Some(answered);
         let (ended, took) = (window.ended, self.ended);
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);

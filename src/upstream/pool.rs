@@ -144,7 +144,7 @@ impl ConnectionPools {
                 let keep = keeps.of(*server);
                 idle.connections.retain_mut(|connection| {
                     let is_kept = keep.is_some_and(|keep| self.is_kept(connection, keep));
-                    is_kept && connection.is_quiet() && !connection.is_place_wanted()
+                    is_kept && connection.is_quiet() && !connection.stream.is_place_wanted()
                 });
                 idle.close_spare();
                 // An empty pool is removed, which frees its memory.

@@ -222,12 +222,9 @@ const FORWARDED_HOST_NAME: HeaderName = HeaderName::from_static(FORWARDED_HOST);
 
 const SEPARATOR: &[u8] = b", ";
 
-/// An IPv6 address has a colon in its first five characters, or is shorter. An IPv4 address is longer and has none.
-const UP_TO_COLON: usize = 5;
-
 /// Appends an element. An IPv6 address is in brackets, and therefore in quotes (section 6).
 fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme) {
-    if address.as_bytes().first_chunk::<UP_TO_COLON>().is_none_or(|start| start.contains(&b':')) {
+    if address.contains(':') {
         value.extend_from_slice(b"for=\"[");
         value.extend_from_slice(address.as_bytes());
         value.extend_from_slice(b"]\"");
@@ -243,36 +240,17 @@ fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme)
     value.extend_from_slice(scheme.name().as_bytes());
 }
 
-const QUOTES: u8 = 1;
-const BACKSLASH: u8 = 2;
-
-/// What each byte of a value needs: nothing, if it is a letter, a digit or `-`, `.` or `_`.
-static NEEDS: [u8; 256] = {
-    let mut needs = [QUOTES; 256];
-    let mut byte = 0;
-    while byte < 128_u8 {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
-            needs[byte as usize] = 0;
-        }
-        byte += 1;
-    }
-    needs[b'"' as usize] |= BACKSLASH;
-    needs[b'\\' as usize] |= BACKSLASH;
-    needs
-};
-
-/// Appends a value, in quotes if any byte needs them: the colon of a port does.
+/// Appends a value, in quotes if it has anything but letters, digits, `-`, `.` and `_`: the colon of a port needs them.
 fn push_value(value: &mut Vec<u8>, text: &[u8]) {
-    let needs = text.iter().fold(0, |needs, byte| needs | NEEDS[usize::from(*byte)]);
-    if needs == 0 {
+    if text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte)) {
         return value.extend_from_slice(text);
     }
     value.push(b'"');
-    if needs & BACKSLASH == 0 {
-        value.extend_from_slice(text);
-    } else {
-        let needs_backslash = |byte: &u8| NEEDS[usize::from(*byte)] & BACKSLASH != 0;
-        value.extend(text.iter().flat_map(|byte| needs_backslash(byte).then_some(b'\\').into_iter().chain([*byte])));
+    for byte in text {
+        if matches!(byte, b'"' | b'\\') {
+            value.push(b'\\');
+        }
+        value.push(*byte);
     }
     value.push(b'"');
 }

@@ -8,29 +8,18 @@ use super::request::PassInterim;
 /// The most interim responses before the final one.
 const MAX_INTERIM: u32 = 100;
 
+/// Why the head of a response is not valid: what the server has sent instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadHead {
-    NotHttp,
-    /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
-    TooLarge,
-    Length,
-    CutOff,
-    Interim,
-    /// To a protocol that was not requested.
-    Upgrade,
-}
+pub(super) struct BadHead(pub(super) &'static str);
 
 impl BadHead {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::NotHttp => "not an HTTP/1 response",
-            Self::TooLarge => "a response head of more than 64 KiB, 128 fields, or 100 names in Connection",
-            Self::Length => "a response whose length can be read in two ways",
-            Self::CutOff => "a response head that breaks off",
-            Self::Interim => "more than 100 interim responses",
-            Self::Upgrade => "a switch of protocols that was not asked for",
-        }
-    }
+    pub(super) const NOT_HTTP: Self = Self("not an HTTP/1 response");
+    pub(super) const TOO_LARGE: Self =
+        Self("a response head of more than 64 KiB, 128 fields, or 100 names in Connection");
+    pub(super) const LENGTH: Self = Self("a response whose length can be read in two ways");
+    pub(super) const CUT_OFF: Self = Self("a response head that breaks off");
+    pub(super) const INTERIM: Self = Self("more than 100 interim responses");
+    pub(super) const UPGRADE: Self = Self("a switch of protocols that was not asked for");
 }
 
 /// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client accepts any,
@@ -53,11 +42,11 @@ impl<'a> Interim<'a> {
     /// itself tells the client to send the body, when it wants the body.
     ///
     /// # Errors
-    /// [`BadHead::Interim`] if there were too many.
+    /// [`BadHead::INTERIM`] if there were too many.
     pub(super) fn count(&mut self, status: StatusCode) -> Result<Option<&'a PassInterim<'a>>, BadHead> {
         self.count += 1;
         if self.count > MAX_INTERIM {
-            return Err(BadHead::Interim);
+            return Err(BadHead::INTERIM);
         }
         Ok(self.pass.filter(|_| status != StatusCode::CONTINUE && status != StatusCode::SWITCHING_PROTOCOLS))
     }
@@ -74,11 +63,11 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
 /// The number in Content-Length (RFC 9110, section 8.6).
 ///
 /// # Errors
-/// [`BadHead::Length`] if there is anything but digits, or the number is too large.
+/// [`BadHead::LENGTH`] if there is anything but digits, or the number is too large.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, BadHead> {
     let number = value.iter().try_fold(0_u64, |number, digit| match digit {
         b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
         _ => None,
     });
-    number.filter(|_| !value.is_empty()).ok_or(BadHead::Length)
+    number.filter(|_| !value.is_empty()).ok_or(BadHead::LENGTH)
 }

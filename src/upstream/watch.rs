@@ -155,7 +155,7 @@ impl Upstream {
     fn checked(&self, endpoint: &Arc<Endpoint>, result: &Result<(), String>) {
         let Some(rules) = &self.config.health else { return };
         if let Err(why) = result {
-            tracing::debug!(upstream = self.name(), server = %endpoint, why, "a check has failed");
+            tracing::debug!(upstream = self.config.name, server = %endpoint, why, "a check has failed");
         }
         let why = result.as_ref().err().map_or("its check succeeds", String::as_str);
         self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::monotonic()));
@@ -173,9 +173,9 @@ impl Upstream {
         // Whoever reads the line can rely on it.
         self.balancer.refresh();
         if after == Availability::Available {
-            tracing::info!(upstream = self.name(), server = %endpoint, was = before.name(), why, "a server gets requests");
+            tracing::info!(upstream = self.config.name, server = %endpoint, was = before.name(), why, "a server gets requests");
         } else {
-            tracing::warn!(upstream = self.name(), server = %endpoint, is = after.name(), why, "a server gets no requests");
+            tracing::warn!(upstream = self.config.name, server = %endpoint, is = after.name(), why, "a server gets no requests");
         }
     }
 

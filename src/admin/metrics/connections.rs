@@ -10,10 +10,8 @@ use crate::server::{ConnectionCounts, Http2Errors};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
-    let mut families = Vec::from(connections(requests, decisions));
-    families.extend(http2_errors(view.connections.http2_errors()));
-    families.extend(tls(view));
-    families
+    let http2 = http2_errors(view.connections.http2_errors());
+    connections(requests, decisions).into_iter().chain(http2).chain(tls(view)).collect()
 }
 
 fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [MetricFamily; 10] {

@@ -108,7 +108,7 @@ impl Expected {
     }
 
     fn fails_for(&mut self, is_likely: impl Fn(Reason) -> bool) {
-        for (reason, _) in Reason::ALL {
+        for reason in Reason::ALL {
             self.reasons[reason as usize] |= is_likely(reason);
         }
     }

@@ -12,10 +12,7 @@ use crate::config::{Cost, Limit};
 use crate::request::decide::{DECISIONS, DecisionCounter, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(own(view));
-    families.extend(tokens(view));
-    families.extend(bytes(view));
-    families
+    own(view).into_iter().chain(tokens(view)).chain(bytes(view)).collect()
 }
 
 fn own(view: &View) -> [MetricFamily; 6] {
@@ -53,7 +50,7 @@ fn own(view: &View) -> [MetricFamily; 6] {
             "Banned keys that this gateway knows of, by limit.",
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.wait_queues.held()),
     ]
 }
 

@@ -10,9 +10,7 @@ use super::super::dashboard::{ReloadNumbers, State};
 use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(own(view));
-    families.extend(system());
-    families
+    own(view).into_iter().chain(system()).collect()
 }
 
 fn own(view: &View) -> [MetricFamily; 10] {
@@ -36,7 +34,7 @@ fn own(view: &View) -> [MetricFamily; 10] {
             "Whether an operator or a signal has asked for no more requests.",
             usize::from(view.state() != State::Ready),
         ),
-        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
+        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers),
         counters("gateway_config_reloads_total", "Reloads of the configuration, by result.", results(&reloads)),
         gauged(
             "gateway_config_last_reload_successful",

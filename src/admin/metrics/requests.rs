@@ -94,8 +94,8 @@ fn reasons<'a>(
 ) -> Vec<Metric> {
     let mut counts = [0; Reason::ALL.len()];
     workers.for_each(|failed| counts.iter_mut().zip(failed).for_each(|(sum, count)| *sum += count.get()));
-    let shown = Reason::ALL.iter().zip(counts).filter(|((reason, _), count)| *count > 0 || is_likely(*reason));
-    shown.map(|((_, name), count)| counter(count, &[of, ("reason", name)])).collect()
+    let shown = Reason::ALL.iter().zip(counts).filter(|(reason, count)| *count > 0 || is_likely(**reason));
+    shown.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
 }
 
 fn durations(route: &RouteMetrics, expected: Option<&Expected>) -> Vec<Metric> {

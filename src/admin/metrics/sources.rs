@@ -20,17 +20,14 @@ use crate::sources::notices::NoticeCounts;
 use crate::sources::quotas::QuotaSource;
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(acme(&view.acme));
-    families.extend(tokens(&view.shared));
-    families.extend(quotas(&view.shared));
-    families.push(spans(&view.shared));
-    families.extend(notices(&view.shared));
-    families
+    let shared = &view.shared;
+    let families = acme(&view.acme).into_iter().chain(tokens(shared)).chain(quotas(shared));
+    families.chain([spans(shared)]).chain(notices(shared)).collect()
 }
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
-    let sources = shared.key_sources().all();
+    let sources = shared.key_sources.all();
     let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server.as_ref()?))).collect();
     let of_each = |value: fn(&KeySource, &KeyServer) -> u64| {
         fetched.iter().map(move |(source, server)| {
@@ -69,14 +66,14 @@ fn found(token: &JwtMetrics) -> Vec<Metric> {
         ("cached", sum(&|counters| &counters.cached)),
         ("missing", sum(&|counters| &counters.missing)),
     ];
-    for (rejection, name) in Rejection::ALL {
-        results.push((name, sum(&|counters| &counters.rejected[rejection as usize])));
+    for rejection in Rejection::ALL {
+        results.push((rejection.name(), sum(&|counters| &counters.rejected[rejection as usize])));
     }
     results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
 }
 
 fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
-    let sources: Vec<_> = shared.quota_sources().all().into_iter().map(|one| (one.limit(), one)).collect();
+    let sources: Vec<_> = shared.quota_sources.all().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
         sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
     };
@@ -92,7 +89,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         .map(|(result, count)| counter(count, &[("limit", limit), ("result", result)]))
     };
     let cached = |(limit, source): &(String, Arc<QuotaSource>)| {
-        let (known, absent) = source.len();
+        let (known, absent) = source.cache.len();
         let limit = ("limit", limit.as_str());
         [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
     };
@@ -126,12 +123,12 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         counters(
             "gateway_quota_evictions_total",
             "Keys that had to make room for others in the cache of a source of quotas.",
-            each(&|source, limit| counter(source.evictions(), &[limit])),
+            each(&|source, limit| counter(source.cache.evictions.get(), &[limit])),
         ),
         gauges(
             "gateway_quota_source_up",
             "0 while the source of quotas is known to be away, otherwise 1.",
-            each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
+            each(&|source, limit| gauge(usize::from(!source.availability.is_away()), &[limit])),
         ),
     ]
 }
@@ -155,7 +152,7 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 }
 
 fn spans(shared: &SharedState) -> MetricFamily {
-    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters().counts;
+    let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters.counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
         "gateway_spans_total",
@@ -166,7 +163,7 @@ fn spans(shared: &SharedState) -> MetricFamily {
 }
 
 fn notices(shared: &SharedState) -> [MetricFamily; 3] {
-    let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices().counts();
+    let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices.counts();
     let each =
         |(name, value): (&'static str, &'static str), count: &SharedCounter| counter(count.get(), &[(name, value)]);
     [
@@ -184,7 +181,7 @@ fn notices(shared: &SharedState) -> [MetricFamily; 3] {
         gauges(
             "gateway_notices_waiting",
             "Notices that wait for their receivers.",
-            [whole(shared.notices().waiting() as u64)],
+            [whole(shared.notices.waiting() as u64)],
         ),
     ]
 }

@@ -26,7 +26,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
             gauged(
                 "gateway_store_snapshot_unread",
                 "1 if saved counters could not be read at the start, so that limits began anew.",
-                usize::from(view.shared.unread_counters().lock().is_some()),
+                usize::from(view.shared.unread_counters.lock().is_some()),
             ),
         ],
         Counters::Shared(shared) => health(shared.health(), snapshot.on_error),
@@ -37,7 +37,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 /// How many gateways share the limits, and how well that number is known; empty if limits are not shared.
 fn share(view: &View) -> Vec<MetricFamily> {
-    let (config, gateways) = (view.config.load(), view.shared.gateways());
+    let (config, gateways) = (view.config.load(), &view.shared.gateways);
     let Some(share) = config.store.share() else { return Vec::new() };
     vec![
         gauged(

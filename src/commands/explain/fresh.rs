@@ -8,6 +8,7 @@ use http::{Response, StatusCode};
 
 use super::{headers_of, line};
 use crate::base::clock;
+use crate::base::threads::block_on;
 use crate::proxy::respond::rate_limit_headers::RefusalCache;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, Snapshot};
@@ -52,9 +53,8 @@ impl Routed<'_> {
             fail_open: true,
             asker: None,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let mut state = DecisionState::new(&gateway.store, 0);
-        let decision = runtime.block_on(decide::decide(&input, &mut state));
+        let decision = block_on(decide::decide(&input, &mut state))?;
         let answer = if decision == Decision::Admitted {
             self.answer()
         } else {

@@ -49,11 +49,6 @@ impl LineWriter {
         Ok(Self { queue: Queue::start(file, report)?, reopens: Some(reopens) })
     }
 
-    /// Writes this number of lines, each of which ends with a line feed. All bytes are characters that no terminal obeys.
-    pub(super) fn write(&self, lines: &[u8], count: u64) {
-        self.queue.push(lines, count);
-    }
-
     /// Makes the next line go to the file that has the path then. Returns whether there is a file.
     pub fn reopen(&self) -> bool {
         self.reopens.as_ref().map(|reopens| reopens.store(true, Ordering::Relaxed)).is_some()
@@ -158,7 +153,7 @@ impl LineBuffer {
 impl Lines {
     fn pass_to(&mut self, writer: &LineWriter) {
         if self.count > 0 {
-            writer.write(&self.bytes, mem::take(&mut self.count));
+            writer.queue.push(&self.bytes, mem::take(&mut self.count));
             self.bytes.clear();
         }
     }

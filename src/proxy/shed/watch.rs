@@ -42,7 +42,7 @@ struct Measured {
 
 impl Measured {
     fn new(meter: &Meter, shedding: &Shedding) -> Self {
-        let upstream = shedding.upstreams.iter().find(|upstream| upstream.name() == meter.name);
+        let upstream = shedding.upstreams.iter().find(|upstream| upstream.config.name == meter.name);
         let load = upstream.map(|upstream| upstream.load()).unwrap_or_default();
         Self { arrived: meter.arrived(), shed: meter.shed().iter().sum(), load }
     }

@@ -24,24 +24,26 @@ use crate::sources::quotas::{LimitSource, QuotaSources};
 use crate::upstream::{Endpoints, UpstreamWatch};
 
 pub struct SharedState {
-    workers: usize,
+    pub workers: usize,
     pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     pub(super) limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     pub(super) tokens: Mutex<BTreeMap<String, Arc<JwtMetrics>>>,
-    pub(super) key_sources: Arc<KeySources>,
-    pub(super) quota_sources: Arc<QuotaSources>,
-    exporters: Exporters,
-    notices: Notices,
+    pub key_sources: Arc<KeySources>,
+    pub quota_sources: Arc<QuotaSources>,
+    pub exporters: Exporters,
+    pub notices: Notices,
     /// By the name of the upstream; empty for the routes without.
     pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
     pub(super) endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
-    unread_counters: Mutex<Option<PathBuf>>,
-    pub(super) names: Arc<Names>,
-    gateways: Arc<Gateways>,
+    /// The file with saved counters that could not be read at the start, if any.
+    pub unread_counters: Mutex<Option<PathBuf>>,
+    pub names: Arc<Names>,
+    /// What is known about the gateways that share the limits.
+    pub gateways: Arc<Gateways>,
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
-    pub(super) wait_queues: Arc<WaitQueues>,
+    pub wait_queues: Arc<WaitQueues>,
     pub(super) strikes: Arc<Strikes>,
 }
 
@@ -69,10 +71,6 @@ impl SharedState {
         }
     }
 
-    pub fn held(&self) -> usize {
-        self.wait_queues.held()
-    }
-
     /// Makes this process forget the ban of a key of the limit with this name, and its refusals.
     pub fn forget_ban(&self, name: &str, ban: &BanLimits, key: Fingerprint) {
         self.strikes.forget(&ban.strikes, key);
@@ -87,27 +85,6 @@ impl SharedState {
     /// Records where the built-in echo server listens. It is started only once.
     pub fn set_echo(&self, address: SocketAddr) {
         let _ = self.echo.set(address);
-    }
-
-    /// The file with saved counters that could not be read at the start, if any.
-    pub fn unread_counters(&self) -> &Mutex<Option<PathBuf>> {
-        &self.unread_counters
-    }
-
-    pub fn key_sources(&self) -> &Arc<KeySources> {
-        &self.key_sources
-    }
-
-    pub fn quota_sources(&self) -> &Arc<QuotaSources> {
-        &self.quota_sources
-    }
-
-    pub fn exporters(&self) -> &Exporters {
-        &self.exporters
-    }
-
-    pub fn notices(&self) -> &Notices {
-        &self.notices
     }
 
     pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
@@ -151,21 +128,8 @@ impl SharedState {
         self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
     }
 
-    pub fn workers(&self) -> usize {
-        self.workers
-    }
-
     pub fn upstream_watch(&self) -> UpstreamWatch {
         UpstreamWatch::new(self.names.clone(), self.endpoints.clone())
-    }
-
-    /// What is known about the gateways that share the limits.
-    pub fn gateways(&self) -> &Arc<Gateways> {
-        &self.gateways
-    }
-
-    pub fn names(&self) -> &Arc<Names> {
-        &self.names
     }
 
     /// Puts the sources of this snapshot in force, instead of the previous ones, except those of notices.

@@ -1,35 +1,90 @@
-//! One line of the access log, in text, in JSON, or in the Combined Log Format.
+//! What the access log says about a request, and the line with it, in text, in JSON, or in the Combined Log Format. Queries and
+//! headers may have keys and tokens, so it says no query, and only two headers in the Combined Log Format.
 
 use std::fmt::{self, Display};
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderValue, Method, Version};
+use smallvec::SmallVec;
 
-use super::Outcome;
-use super::access_entry::AccessLogEntry;
+use super::RequestEnd;
 use crate::base::clock::Time;
+use crate::base::http::trace_context::TraceId;
 use crate::base::printable::with_escapes;
-use crate::base::reason::Reason;
 use crate::request::decide::LimitMetrics;
+use crate::tokens::Usage;
 use crate::upstream::DestinationAddress;
+
+#[derive(Clone, Debug)]
+pub struct AccessLogEntry {
+    pub client: IpAddr,
+    pub method: Option<Method>,
+    pub host: String,
+    /// Without the query.
+    pub path: String,
+    pub version: Option<Version>,
+    /// How another proxy asks about the request; `None` without one.
+    pub via: Option<&'static str>,
+    pub tls: Option<&'static str>,
+    /// Referer and User-Agent, if the format has a place for them.
+    pub referer: Option<HeaderValue>,
+    pub user_agent: Option<HeaderValue>,
+    /// The trace of the request, if its headers are known.
+    pub trace: Option<TraceId>,
+    pub limit: Option<Arc<LimitMetrics>>,
+    /// The limits that only report that the request is over them.
+    pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
+    /// The limits without room whose pools were charged instead.
+    pub overflowed: SmallVec<[Arc<LimitMetrics>; 1]>,
+    /// How many more requests each limit that has decided admits.
+    pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
+    pub held_micros: Option<u64>,
+    pub server: Option<DestinationAddress>,
+    /// Until the head of the response arrived.
+    pub upstream_micros: Option<u64>,
+    pub tokens: Option<Usage>,
+    /// The bytes of the response's body that were sent so far.
+    pub bytes: u64,
+}
+
+impl AccessLogEntry {
+    pub fn new(client: IpAddr) -> Self {
+        Self {
+            client,
+            method: None,
+            host: String::new(),
+            path: String::new(),
+            version: None,
+            via: None,
+            tls: None,
+            referer: None,
+            user_agent: None,
+            trace: None,
+            limit: None,
+            shadowed: SmallVec::new(),
+            overflowed: SmallVec::new(),
+            remaining: SmallVec::new(),
+            held_micros: None,
+            server: None,
+            upstream_micros: None,
+            tokens: None,
+            bytes: 0,
+        }
+    }
+}
 
 pub(super) struct AccessLine<'a> {
     pub(super) entry: &'a AccessLogEntry,
     pub(super) route: &'a str,
-    pub(super) outcome: Outcome,
-    pub(super) reason: Option<Reason>,
-    pub(super) status: Option<StatusCode>,
-    /// When the request ended.
-    pub(super) at: Time,
-    pub(super) micros: u64,
+    pub(super) end: RequestEnd,
     pub(super) id: &'a str,
 }
 
 impl AccessLine<'_> {
     pub(super) fn begun(&self) -> Time {
-        Time::from_micros(self.at.micros().saturating_sub(self.micros))
+        Time::from_micros(self.end.at.micros().saturating_sub(self.end.micros))
     }
 
     /// Appends the line in JSON. `second` is the text of the second in which the request ended.
@@ -38,7 +93,7 @@ impl AccessLine<'_> {
         line.extend_from_slice(second.as_bytes());
         line.push(b'.');
         let mut digits = [b'0'; 6];
-        let fraction = self.at.micros() % 1_000_000;
+        let fraction = self.end.at.micros() % 1_000_000;
         digits.iter_mut().rev().fold(fraction, |rest, digit| {
             *digit += (rest % 10) as u8;
             rest / 10
@@ -57,7 +112,7 @@ impl AccessLine<'_> {
     /// Appends the line in the Combined Log Format of Apache's httpd, in which unknown values are `-`. `second` is the text
     /// of the second in which the request began.
     pub(super) fn combined(&self, second: &str, line: &mut Vec<u8>) {
-        let Self { entry, status, .. } = *self;
+        let Self { entry, end: RequestEnd { status, .. }, .. } = *self;
         address(entry.client, line);
         line.extend_from_slice(b" - - [");
         line.extend_from_slice(second.as_bytes());
@@ -80,7 +135,7 @@ impl AccessLine<'_> {
 
     /// Calls `write` with the name and the value of each known field.
     fn fields(&self, mut write: impl FnMut(&'static str, Value<'_>)) {
-        let Self { entry, route, outcome, reason, status, micros, id, .. } = *self;
+        let Self { entry, route, end: RequestEnd { outcome, reason, status, micros, .. }, id } = *self;
         let mut known = |name, value: Option<Value<'_>>| value.into_iter().for_each(|value| write(name, value));
         let limits = |limits| Some(Value::Limits(limits)).filter(|_| !limits.is_empty());
         known("client", Some(Value::Client(entry.client)));
@@ -268,13 +323,15 @@ fn escaped(text: &[u8], line: &mut Vec<u8>) {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use http::StatusCode;
+
+    use super::super::{MethodClass, Outcome};
     use super::*;
-    use crate::tokens::Usage;
 
     fn written(entry: &AccessLogEntry) -> (String, serde_json::Value) {
-        let (outcome, status) = (Outcome::Forwarded, Some(StatusCode::OK));
-        let at = Time::from_micros(1_000_001);
-        let line = AccessLine { entry, route: "/*", outcome, reason: None, status, at, micros: 1, id: "i" };
+        let (method, outcome, status) = (MethodClass::Read, Outcome::Forwarded, Some(StatusCode::OK));
+        let end = RequestEnd { method, outcome, reason: None, status, at: Time::from_micros(1_000_001), micros: 1 };
+        let line = AccessLine { entry, route: "/*", end, id: "i" };
         let mut json = Vec::new();
         line.json("1970-01-01T00:00:01", &mut json);
         (line.to_string(), serde_json::from_slice(&json).unwrap())

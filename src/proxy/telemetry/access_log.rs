@@ -73,7 +73,7 @@ impl AccessLogger {
         let mut time = self.time.borrow_mut();
         match self.format {
             Some(AccessFormat::Combined) => lines.write(|text| line.combined(time.second(line.begun()), text)),
-            _ => lines.write(|text| line.json(time.second(line.at), text)),
+            _ => lines.write(|text| line.json(time.second(line.end.at), text)),
         }
     }
 }

@@ -50,15 +50,9 @@ pub struct Observed {
     pub(super) record: Option<RequestRecord>,
 }
 
-impl From<Full<Bytes>> for ObservedBody {
-    fn from(body: Full<Bytes>) -> Self {
-        Box::new(Observed { content: ResponseContent::Own(body), record: None })
-    }
-}
-
-impl From<MessageBody> for ObservedBody {
-    fn from(body: MessageBody) -> Self {
-        Box::new(Observed { content: ResponseContent::Message(body), record: None })
+impl From<ResponseContent> for ObservedBody {
+    fn from(content: ResponseContent) -> Self {
+        Box::new(Observed { content, record: None })
     }
 }
 

@@ -8,98 +8,61 @@ use http::Method;
 use crate::base::clock::Time;
 use crate::base::http::request_id::RequestId;
 use crate::base::metrics::{Counter, Histogram, PerWorker};
+use crate::base::named::named;
 use crate::base::reason::Reason;
 use crate::base::repeated_event::RepeatedEvent;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Forwarded,
-    /// An upstream accepted a tunnel, and both sides have ended it.
-    Tunneled,
-    /// The gateway answered as the route says.
-    Responded,
-    Limited,
-    /// Over a limit that hides itself.
-    Silenced,
-    Blocked,
-    /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
-    Refused,
-    Unrouted,
-    Failed,
-    /// Answered before anything was done for it, because of overload.
-    Shed,
-    /// The store did not answer, and the configuration rejects requests then.
-    Unavailable,
-    /// The client left before the end, or sent or read nothing for too long.
-    Abandoned,
+named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Outcome {
+        Forwarded = "forwarded",
+        /// An upstream accepted a tunnel, and both sides have ended it.
+        Tunneled = "tunneled",
+        /// The gateway answered as the route says.
+        Responded = "responded",
+        Limited = "limited",
+        /// Over a limit that hides itself.
+        Silenced = "silenced",
+        Blocked = "blocked",
+        /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
+        Refused = "refused",
+        Unrouted = "unrouted",
+        Failed = "failed",
+        /// Answered before anything was done for it, because of overload.
+        Shed = "shed",
+        /// The store did not answer, and the configuration rejects requests then.
+        Unavailable = "unavailable",
+        /// The client left before the end, or sent or read nothing for too long.
+        Abandoned = "abandoned",
+    }
 }
 
 impl Outcome {
-    pub const ALL: [Self; 12] = [
-        Self::Forwarded,
-        Self::Tunneled,
-        Self::Responded,
-        Self::Limited,
-        Self::Silenced,
-        Self::Blocked,
-        Self::Refused,
-        Self::Unrouted,
-        Self::Failed,
-        Self::Shed,
-        Self::Unavailable,
-        Self::Abandoned,
-    ];
-
     /// Whether the gateway has refused the request. Refusals cost little, so a client can cause many of them.
     pub(super) fn is_refusal(self) -> bool {
         matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
     }
+}
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forwarded => "forwarded",
-            Self::Tunneled => "tunneled",
-            Self::Responded => "responded",
-            Self::Limited => "limited",
-            Self::Silenced => "silenced",
-            Self::Blocked => "blocked",
-            Self::Refused => "refused",
-            Self::Unrouted => "unrouted",
-            Self::Failed => "failed",
-            Self::Shed => "shed",
-            Self::Unavailable => "unavailable",
-            Self::Abandoned => "abandoned",
-        }
+named! {
+    /// The classes of methods by which requests are counted, since each method that a client invents would be a time series.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MethodClass {
+        /// Only reads: GET, HEAD, OPTIONS and TRACE, which RFC 9110, section 9.2.1, calls safe.
+        Read = "read",
+        /// Changes something: POST, PUT, PATCH and DELETE.
+        Write = "write",
+        /// Any other method, or none that could be read.
+        Other = "other",
     }
 }
 
-/// The classes of methods by which requests are counted, since each method that a client invents would be a time series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MethodClass {
-    /// Only reads: GET, HEAD, OPTIONS and TRACE, which RFC 9110, section 9.2.1, calls safe.
-    Read,
-    /// Changes something: POST, PUT, PATCH and DELETE.
-    Write,
-    /// Any other method, or none that could be read.
-    Other,
-}
-
 impl MethodClass {
-    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
-
     pub fn of(method: &Method) -> Self {
         match *method {
             Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE => Self::Read,
             Method::POST | Method::PUT | Method::PATCH | Method::DELETE => Self::Write,
             _ => Self::Other,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Other => "other",
         }
     }
 }
@@ -170,7 +133,7 @@ impl UpstreamFailures {
     /// Logs the failures that are not logged yet. Has to be called every second: a burst may end without another failure.
     pub fn report(&self, now: Time) {
         if let Some(failures) = self.all.due(now) {
-            let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|(_, name)| name);
+            let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|reason| reason.name());
             tracing::warn!(upstream = self.name, reason, failures, "upstream failed");
         }
     }

@@ -22,20 +22,14 @@ const EVENTS: &str = "text/event-stream";
 
 /// A body whose pieces have all arrived.
 #[derive(Default)]
-struct Pieces(VecDeque<Result<Frame<Bytes>, &'static str>>);
+struct Pieces(VecDeque<Result<Frame<Bytes>, BodyError>>);
 
 impl Body for Pieces {
     type Data = Bytes;
-    type Error = &'static str;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Poll::Ready(self.0.pop_front())
-    }
-}
-
-impl BrokenOff for &'static str {
-    fn is_clients(&self) -> bool {
-        *self == "too late"
     }
 }
 
@@ -138,8 +132,8 @@ fn drain(mut meter: TokenMeter, parts: &[&str]) -> String {
     String::from_utf8(passed).unwrap()
 }
 
-fn next(meter: &mut TokenMeter, body: &mut Pieces) -> Result<Option<Bytes>, &'static str> {
-    match meter.poll_frame(body, &mut Context::from_waker(Waker::noop())) {
+fn next(meter: &mut TokenMeter, body: &mut Pieces) -> Result<Option<Bytes>, String> {
+    match meter.poll_frame(body, &mut Context::from_waker(Waker::noop())).map_err(|error| error.to_string()) {
         Poll::Ready(frame) => frame.transpose().map(|frame| frame.and_then(|frame| frame.into_data().ok())),
         Poll::Pending => panic!("all of it is there"),
     }
@@ -185,19 +179,19 @@ fn a_response_that_breaks_off_costs_at_least_what_has_passed() {
         "data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"0123456789ab\"}}\n\n";
     let late = Counted::new(&["100/h"]);
     let mut meter = late.meter(late.reserve_by(60, TokenCost::default()).unwrap(), 5, EVENTS, false);
-    assert!(next(&mut meter, &mut Pieces([Err("too late")].into())).is_err());
+    assert!(next(&mut meter, &mut Pieces([Err(BodyError::BodyTimeout(READ_ON_FOR))].into())).is_err());
     assert_eq!(late.used(), 60, "the client has chosen that");
     for fails in [true, false] {
         let counted = Counted::new(&["100/h"]);
         let limit = counted.reserve(60, Weights::default(), OnExhausted::Finish).unwrap();
         let mut meter = counted.meter(limit, 5, EVENTS, false);
         let pieces = [begin, delta].map(|piece| Ok(Frame::data(Bytes::from(piece))));
-        let mut body = Pieces(pieces.into_iter().chain(fails.then_some(Err("it broke"))).collect());
+        let mut body = Pieces(pieces.into_iter().chain(fails.then_some(Err(BodyError::Truncated))).collect());
         assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), begin);
         assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), delta);
         assert_eq!(counted.used(), 60, "it is reserved until then");
         if fails {
-            assert_eq!(next(&mut meter, &mut body).unwrap_err(), "it broke");
+            assert_eq!(next(&mut meter, &mut body).unwrap_err(), BodyError::Truncated.to_string());
             assert_eq!(counted.used(), 23);
         }
         assert_eq!(meter.close(), Usage { input: 20, cached: 0, output: 3 });
@@ -299,9 +293,9 @@ struct WithEnd(Pieces);
 
 impl Body for WithEnd {
     type Data = Bytes;
-    type Error = &'static str;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Pin::new(&mut self.0).poll_frame(cx)
     }
 

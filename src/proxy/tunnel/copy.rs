@@ -36,7 +36,7 @@ pub(in crate::proxy) struct Waits {
 impl Waits {
     /// `client` is how long the client may take to read something.
     pub(in crate::proxy) fn new(upstream: &Upstream, client: Option<Duration>) -> Self {
-        Self { idle: upstream.tunnel_idle_timeout(), client, upstream: upstream.read_timeout() }
+        Self { idle: upstream.config.tunnel_idle_timeout, client, upstream: upstream.config.read_timeout }
     }
 }
 
@@ -108,12 +108,6 @@ enum Broken {
     Exhausted,
 }
 
-impl From<Exhausted> for Broken {
-    fn from(_: Exhausted) -> Self {
-        Self::Exhausted
-    }
-}
-
 #[derive(Debug, Default)]
 struct Direction {
     /// What was read but not taken by the target. Has no memory if empty.
@@ -148,7 +142,7 @@ impl Direction {
         }
         loop {
             if !self.waiting.is_empty() && !self.may_pass {
-                ready!(pass(cx, self.waiting.len()))?;
+                ready!(pass(cx, self.waiting.len())).map_err(|Exhausted| Broken::Exhausted)?;
                 self.may_pass = true;
             }
             ready!(self.poll_write(cx, target)).map_err(Broken::Target)?;
@@ -176,7 +170,7 @@ impl Direction {
                 self.waiting.extend_from_slice(read);
                 return Poll::Pending;
             }
-            ready!(passes)?;
+            ready!(passes).map_err(|Exhausted| Broken::Exhausted)?;
             let taken = match Pin::new(&mut *target).poll_write(cx, read) {
                 _ if read.is_empty() => 0,
                 Poll::Ready(taken) => taken.map_err(Broken::Target)?,

@@ -11,35 +11,23 @@ use parking_lot::Mutex;
 
 use crate::base::back_off::BackOff;
 use crate::base::clock::Time;
+use crate::base::named::named;
 use crate::base::printable::printable;
 use crate::net::fetch::FetchError;
 
-/// The cause of a failed order, which decides when the order is repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The authority does not answer, or has an internal error and may have lost its state.
-    Away,
-    /// The authority asks to wait, because it was asked too often.
-    Limited,
-    /// The authority refuses, mostly because its check of a name has failed.
-    Refused,
-    Unusable,
-    /// The files in the state folder cannot be used.
-    Files,
-}
-
-impl Kind {
-    /// In the order of the variants, with their names in logs and metrics.
-    pub(super) const ALL: [(Self, &'static str); 5] = [
-        (Self::Away, "away"),
-        (Self::Limited, "limited"),
-        (Self::Refused, "refused"),
-        (Self::Unusable, "unusable"),
-        (Self::Files, "files"),
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
+named! {
+    /// The cause of a failed order, which decides when the order is repeated.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Kind {
+        /// The authority does not answer, or has an internal error and may have lost its state.
+        Away = "away",
+        /// The authority asks to wait, because it was asked too often.
+        Limited = "limited",
+        /// The authority refuses, mostly because its check of a name has failed.
+        Refused = "refused",
+        Unusable = "unusable",
+        /// The files in the state folder cannot be used.
+        Files = "files",
     }
 }
 
@@ -167,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_place() {
-        assert!(Kind::ALL.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place));
+        assert!(Kind::ALL.iter().enumerate().all(|(place, kind)| *kind as usize == place));
     }
 
     proptest! {
@@ -180,7 +168,7 @@ mod tests {
 
         #[test]
         fn pauses_are_bounded_and_keep_to_what_is_asked_for(failures in 1..u32::MAX, asked: u64, jitter in 0.0..=1.0) {
-            for (kind, _) in Kind::ALL {
+            for kind in Kind::ALL {
                 let alone = pause(kind, failures, None, jitter);
                 prop_assert!((Duration::from_secs(4)..=Duration::from_secs(6 * 3600)).contains(&alone));
                 let told = pause(kind, failures, Some(Duration::from_secs(asked)), jitter);

@@ -74,14 +74,8 @@ impl Folder {
     pub(super) fn account(&self) -> io::Result<Option<AccountCredentials>> {
         let path = self.account_path();
         let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
-        Ok(match self.read(&path, parse)? {
-            Some(Ok(account)) => Some(account),
-            Some(Err(why)) => {
-                set_aside(&path, &why);
-                None
-            }
-            None => None,
-        })
+        let read = self.read(&path, parse)?;
+        Ok(read.and_then(|account| account.map_err(|why| set_aside(&path, &why)).ok()))
     }
 
     pub(super) fn keep_account(&self, account: &AccountCredentials) -> io::Result<()> {
@@ -161,11 +155,8 @@ impl Folder {
             let text = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok());
             text.map(|seconds: u64| seconds.saturating_mul(1_000_000)).ok_or_else(String::new)
         };
-        let micros = match self.read(&self.pause_path(acme), parse)? {
-            Some(Ok(micros)) => micros,
-            Some(Err(_)) | None => 0,
-        };
-        Ok(Time::from_micros(micros))
+        let read = self.read(&self.pause_path(acme), parse)?;
+        Ok(Time::from_micros(read.and_then(Result::ok).unwrap_or(0)))
     }
 
     /// Saves the moment for a restart and for other gateways.

@@ -36,7 +36,7 @@ const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Durati
 /// thread exports the waiting spans and ends.
 #[derive(Debug)]
 pub struct Exporter {
-    collector: Arc<Collector>,
+    pub(super) collector: Arc<Collector>,
     pub sender: TraceSender,
     /// `None` once the thread has it.
     running: Mutex<Option<Running>>,
@@ -45,25 +45,10 @@ pub struct Exporter {
 
 #[derive(Clone, Debug)]
 pub(super) struct ExportEnd {
-    /// Whether the thread must end.
-    stop: watch::Sender<bool>,
+    /// Whether the thread must export the waiting spans and end.
+    pub(super) stop: watch::Sender<bool>,
     /// Closed when the thread has ended, or if it was never started.
-    ended: watch::Sender<()>,
-}
-
-impl ExportEnd {
-    /// Asks the thread to export the waiting spans and to end.
-    pub(super) fn ask(&self) {
-        self.stop.send_replace(true);
-    }
-
-    pub(super) async fn reached(&self) {
-        self.ended.closed().await;
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.is_closed()
-    }
+    pub(super) ended: watch::Sender<()>,
 }
 
 impl Exporter {
@@ -73,10 +58,6 @@ impl Exporter {
         let stop = end.stop.subscribe();
         let running = Running { collector: collector.clone(), counts, receiver, stop, is_failing: false };
         Self { collector, sender, running: Mutex::new(Some(running)), end }
-    }
-
-    pub(super) fn is_for(&self, collector: &Collector) -> bool {
-        *self.collector == *collector
     }
 
     /// Starts the thread, unless it was started before.

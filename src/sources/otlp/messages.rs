@@ -4,7 +4,7 @@
 //! `opentelemetry/proto/trace/v1/trace.proto` and the files that it imports. The crate with all messages needs the SDK of
 //! OpenTelemetry, so `prost` encodes these, and tests decode them with OpenTelemetry's library for Python.
 
-use prost::{Enumeration, Message, Oneof};
+use prost::{Message, Oneof};
 
 use crate::base::spans::{Attribute, AttributeValue, SpanKind, Trace};
 
@@ -15,6 +15,9 @@ const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 const SAMPLED: u32 = 0x001;
 const KNOWS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
+
+/// `STATUS_CODE_ERROR`
+const ERROR: i32 = 2;
 
 /// `ExportTraceServiceRequest`
 #[derive(Clone, PartialEq, Message)]
@@ -68,7 +71,7 @@ struct Span {
     parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     name: String,
-    #[prost(enumeration = "Kind", tag = "6")]
+    #[prost(int32, tag = "6")]
     kind: i32,
     #[prost(fixed64, tag = "7")]
     start_time_unix_nano: u64,
@@ -82,27 +85,10 @@ struct Span {
     flags: u32,
 }
 
-/// `SpanKind`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-enum Kind {
-    Unspecified = 0,
-    Internal = 1,
-    Server = 2,
-    Client = 3,
-}
-
 #[derive(Clone, PartialEq, Message)]
 struct Status {
-    #[prost(enumeration = "StatusCode", tag = "3")]
+    #[prost(int32, tag = "3")]
     code: i32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-enum StatusCode {
-    Unset = 0,
-    Error = 2,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -172,22 +158,17 @@ impl ExportRequest {
 
 fn spans(trace: &Trace) -> impl Iterator<Item = Span> {
     trace.spans.iter().map(|span| {
-        let kind = match span.kind {
-            SpanKind::Internal => Kind::Internal,
-            SpanKind::Server => Kind::Server,
-            SpanKind::Client => Kind::Client,
-        };
         let is_remote = span.kind == SpanKind::Server && span.parent.is_some();
         Span {
             trace_id: trace.id.to_bytes().into(),
             span_id: span.id.to_bytes().into(),
             parent_span_id: span.parent.map(|parent| parent.to_bytes().into()).unwrap_or_default(),
             name: span.name.clone(),
-            kind: kind.into(),
+            kind: span.kind as i32,
             start_time_unix_nano: span.begun.micros().saturating_mul(1000),
             end_time_unix_nano: span.ended.micros().saturating_mul(1000),
             attributes: span.attributes.iter().map(key_value).collect(),
-            status: span.is_error.then_some(Status { code: StatusCode::Error.into() }),
+            status: span.is_error.then_some(Status { code: ERROR }),
             flags: SAMPLED | KNOWS_REMOTE | if is_remote { IS_REMOTE } else { 0 },
         }
     })

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// One thread records, and any thread reads.
 #[derive(Debug, Default)]
-pub(super) struct Availability {
+pub struct Availability {
     is_away: AtomicBool,
     /// Whether one lookup may be made although the source is unavailable.
     is_open: AtomicBool,
@@ -20,7 +20,7 @@ pub(super) struct Availability {
 }
 
 impl Availability {
-    pub(super) fn is_away(&self) -> bool {
+    pub fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
     }
 

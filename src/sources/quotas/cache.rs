@@ -90,12 +90,12 @@ impl Shard {
 type Entries = LinkedHashMap<Fingerprint, CachedQuota, RandomState>;
 
 /// The answers of one source.
-pub(super) struct Cache {
+pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
     per_shard: usize,
     sharding: Sharding,
     cache_for: Duration,
-    evictions: SharedCounter,
+    pub evictions: SharedCounter,
 }
 
 /// What is known of a key now.
@@ -233,16 +233,12 @@ impl Cache {
     }
 
     /// The numbers of keys that the source knows, and of others.
-    pub(super) fn len(&self) -> (usize, usize) {
+    pub fn len(&self) -> (usize, usize) {
         let each = self.shards.iter().map(|shard| {
             let shard = shard.lock();
             (shard.known.len(), shard.others.len())
         });
         each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
-    }
-
-    pub(super) fn evictions(&self) -> u64 {
-        self.evictions.get()
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use foldhash::fast::RandomState;
@@ -38,6 +37,7 @@ pub enum GrantedQuota {
 }
 
 /// Rates that a source has named, shared by all keys that have them.
+#[derive(Debug)]
 pub struct QuotaRates {
     /// Equal rates have the same number, as long as the configuration of their limit is the same.
     pub id: u64,
@@ -54,12 +54,6 @@ impl QuotaRates {
     /// the same type `T`: `None` if the stored type differs.
     pub fn texts<T: Send + Sync + 'static>(&self, compose: impl FnOnce() -> T) -> Option<&T> {
         self.texts.get_or_init(|| Box::new(compose())).downcast_ref()
-    }
-}
-
-impl fmt::Debug for QuotaRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuotaRates").field("id", &self.id).field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 

@@ -66,11 +66,11 @@ pub struct QuotaSource {
     terms: ArcSwap<Terms>,
     /// Of `terms`.
     version: AtomicU64,
-    pub(super) cache: Cache,
+    pub cache: Cache,
     new: mpsc::Sender<Lookup>,
     renewals: mpsc::Sender<Lookup>,
     inbox: Mutex<Inbox>,
-    pub(super) availability: Availability,
+    pub availability: Availability,
     pub counters: LookupCounters,
 }
 
@@ -192,7 +192,7 @@ impl QuotaSource {
                 Err(why) => (self.unusable(&why), &self.counters.unusable),
             },
             Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
-            Err(LookupError::Away(_)) if self.is_away() => (LookupAnswer::Nothing, &self.counters.failed),
+            Err(LookupError::Away(_)) if self.availability.is_away() => (LookupAnswer::Nothing, &self.counters.failed),
             // Other lookups are answered.
             Err(LookupError::Away(_)) => (LookupAnswer::Unusable, &self.counters.failed),
         };
@@ -214,19 +214,6 @@ impl QuotaSource {
             );
         }
         LookupAnswer::Unusable
-    }
-
-    /// The numbers of cached keys that the source knows, and of others.
-    pub fn len(&self) -> (usize, usize) {
-        self.cache.len()
-    }
-
-    pub fn evictions(&self) -> u64 {
-        self.cache.evictions()
-    }
-
-    pub fn is_away(&self) -> bool {
-        self.availability.is_away()
     }
 
     /// Asks the source about a key without the cache, and blocks until the answer. `None` if the key cannot be sent or has no

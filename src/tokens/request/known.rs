@@ -17,11 +17,13 @@ pub struct BodyPointers {
 
 impl BodyPointers {
     pub fn new(keys: &[Pointer]) -> Self {
-        let known: Vec<Pointer> = Known::ALL.iter().filter_map(|(_, pointer)| pointer.parse().ok()).collect();
+        let each = |(meaning, members): (Known, &'static str)| members.split(' ').map(move |member| (meaning, member));
+        let meant = || Known::ALL.into_iter().flat_map(each);
+        let known: Vec<Pointer> = meant().filter_map(|(_, member)| member.parse().ok()).collect();
         let all = Pointers::new(keys.iter().chain(&known));
-        let mut by_place = vec![None; all.places()];
-        for ((meaning, _), place) in Known::ALL.iter().zip(&all.ends()[keys.len()..]) {
-            by_place[*place] = Some(*meaning);
+        let mut by_place = vec![None; all.places.len()];
+        for ((meaning, _), place) in meant().zip(&all.ends[keys.len()..]) {
+            by_place[*place] = Some(meaning);
         }
         Self { all, keys: keys.len(), known, by_place, divides: false }
     }
@@ -39,11 +41,11 @@ impl BodyPointers {
 
     /// The members with a meaning, and their places.
     pub(super) fn known(&self) -> impl Iterator<Item = (&Pointer, usize)> {
-        self.known.iter().zip(self.all.ends()[self.keys..].iter().copied())
+        self.known.iter().zip(self.all.ends[self.keys..].iter().copied())
     }
 
     pub(super) fn keys(&self) -> &[usize] {
-        &self.all.ends()[..self.keys]
+        &self.all.ends[..self.keys]
     }
 }
 
@@ -67,59 +69,30 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// Google's servers accept both spellings of each name.
-    const ALL: [(Self, &str); 53] = [
-        (Self::MaxOutput, "/max_tokens"),
-        (Self::MaxOutput, "/max_completion_tokens"),
-        (Self::MaxOutput, "/max_output_tokens"),
-        (Self::MaxOutput, "/max_tokens_to_sample"),
-        (Self::MaxOutput, "/max_new_tokens"),
-        (Self::MaxOutput, "/max_gen_len"),
-        (Self::MaxOutput, "/maxTokens"),
-        (Self::MaxOutput, "/maxOutputTokens"),
-        (Self::MaxOutput, "/n_predict"),
-        (Self::MaxOutput, "/num_predict"),
-        (Self::MaxOutput, "/options/num_predict"),
-        (Self::MaxOutput, "/parameters/max_tokens"),
-        (Self::MaxOutput, "/parameters/max_new_tokens"),
-        (Self::MaxOutput, "/parameters/maxOutputTokens"),
-        (Self::MaxOutput, "/sampling_params/max_tokens"),
-        (Self::MaxOutput, "/sampling_params/max_new_tokens"),
-        (Self::MaxOutput, "/inferenceConfig/maxTokens"),
-        (Self::MaxOutput, "/inferenceConfig/max_new_tokens"),
-        (Self::MaxOutput, "/textGenerationConfig/maxTokenCount"),
-        (Self::MaxOutput, "/generationConfig/maxOutputTokens"),
-        (Self::MaxOutput, "/generationConfig/max_output_tokens"),
-        (Self::MaxOutput, "/generation_config/maxOutputTokens"),
-        (Self::MaxOutput, "/generation_config/max_output_tokens"),
-        (Self::Choices, "/n"),
-        (Self::Choices, "/n_cmpl"),
-        (Self::Choices, "/best_of"),
-        (Self::Choices, "/num_return_sequences"),
-        (Self::Choices, "/sampling_params/n"),
-        (Self::Choices, "/sampling_params/best_of"),
-        (Self::Choices, "/parameters/n"),
-        (Self::Choices, "/parameters/best_of"),
-        (Self::Choices, "/parameters/num_return_sequences"),
-        (Self::Choices, "/parameters/candidateCount"),
-        (Self::Choices, "/candidateCount"),
-        (Self::Choices, "/generationConfig/candidateCount"),
-        (Self::Choices, "/generationConfig/candidate_count"),
-        (Self::Choices, "/generation_config/candidateCount"),
-        (Self::Choices, "/generation_config/candidate_count"),
-        (Self::Prompts, "/prompt"),
-        (Self::Prompts, "/prompts"),
-        (Self::Prompts, "/prompt_embeds"),
-        (Self::Prompts, "/text"),
-        (Self::Prompts, "/input_ids"),
-        (Self::Prompts, "/inputs"),
-        (Self::Prompts, "/instances"),
+    /// The members with each meaning. Google's servers accept both spellings of each name.
+    const ALL: [(Self, &str); 9] = [
+        (
+            Self::MaxOutput,
+            "/max_tokens /max_completion_tokens /max_output_tokens /max_tokens_to_sample /max_new_tokens /max_gen_len \
+             /maxTokens /maxOutputTokens /n_predict /num_predict /options/num_predict /parameters/max_tokens \
+             /parameters/max_new_tokens /parameters/maxOutputTokens /sampling_params/max_tokens \
+             /sampling_params/max_new_tokens /inferenceConfig/maxTokens /inferenceConfig/max_new_tokens \
+             /textGenerationConfig/maxTokenCount /generationConfig/maxOutputTokens \
+             /generationConfig/max_output_tokens /generation_config/maxOutputTokens \
+             /generation_config/max_output_tokens",
+        ),
+        (
+            Self::Choices,
+            "/n /n_cmpl /best_of /num_return_sequences /sampling_params/n /sampling_params/best_of /parameters/n \
+             /parameters/best_of /parameters/num_return_sequences /parameters/candidateCount /candidateCount \
+             /generationConfig/candidateCount /generationConfig/candidate_count /generation_config/candidateCount \
+             /generation_config/candidate_count",
+        ),
+        (Self::Prompts, "/prompt /prompts /prompt_embeds /text /input_ids /inputs /instances"),
         (Self::FirstMessage, "/messages/0"),
         (Self::Requests, "/requests"),
         (Self::Stream, "/stream"),
-        (Self::Background, "/background"),
-        (Self::Background, "/batch/inputConfig"),
-        (Self::Background, "/batch/input_config"),
+        (Self::Background, "/background /batch/inputConfig /batch/input_config"),
         (Self::Options, "/stream_options"),
         (Self::IncludeUsage, "/stream_options/include_usage"),
     ];

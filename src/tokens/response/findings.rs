@@ -22,7 +22,7 @@ use crate::tokens::pointer::Follower;
 const MOST_MODELS: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Findings {
+pub struct Findings {
     source: UsageSource,
     /// Whether values may follow each other with nothing between them.
     is_undivided: bool,
@@ -30,14 +30,14 @@ pub(super) struct Findings {
     pub(super) is_stream: bool,
     /// Whether the values are the elements of an array.
     pub(super) is_list: bool,
-    pub(super) report: Report,
+    pub report: Report,
     /// The usage that the current document states by itself, if any.
     own: Option<Report>,
-    pub(super) ending: Ending,
-    pub(super) provider: Option<Provider>,
+    pub ending: Ending,
+    pub provider: Option<Provider>,
     /// The models that have answered, as far as known.
     pub(super) models: SmallVec<[ShortText; 1]>,
-    pub(super) sequence_number: Option<u64>,
+    pub sequence_number: Option<u64>,
     /// Where the last part ended, if parts are elements or values.
     pub(super) part_end: Option<usize>,
     /// Follows the pointers to the usage, if there are any.
@@ -64,7 +64,7 @@ impl Findings {
         self.document.has_ended &= length == 0;
     }
 
-    pub(super) fn text(&self) -> u64 {
+    pub fn text(&self) -> u64 {
         let of = |class: Class| self.text[class as usize];
         let text = match self.seen {
             // Events have other strings before there is text.
@@ -297,7 +297,7 @@ impl Findings {
             (UsageSource::Auto, _) => {}
             (UsageSource::Pointers(compiled), _) => {
                 let place = self.follower.value(&compiled.pointers);
-                let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
+                let ends = compiled.pointers.ends.iter().zip(&compiled.fields);
                 ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
             }
         }

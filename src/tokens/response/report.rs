@@ -45,9 +45,10 @@ impl Value {
 
 /// The greatest count of each field. A smaller count in a later event does not take back what was used.
 #[derive(Default)]
-pub(super) struct Report {
+pub struct Report {
     counts: [Option<u64>; 9],
-    pub(super) ignored: u32,
+    /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
+    pub ignored: u32,
 }
 
 impl Report {
@@ -60,7 +61,7 @@ impl Report {
         }
     }
 
-    pub(super) fn has_input(&self) -> bool {
+    pub fn has_input(&self) -> bool {
         [UsageField::Prompt, UsageField::Input, UsageField::Total]
             .iter()
             .any(|field| self.counts[*field as usize].is_some())
@@ -77,9 +78,9 @@ impl Report {
         is_said && self.ignored == 0 && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
     }
 
-    /// The usage; `None` if neither input nor output is known. If the total leaves more output, that counts, since some
+    /// The usage so far; `None` if neither input nor output is known. If the total leaves more output, that counts, since some
     /// providers count reasoning only there.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub fn usage(&self) -> Option<Usage> {
         let known = |field| self.counts[field as usize];
         let count = |field| known(field).unwrap_or(0);
         let (input, cached) = match (known(UsageField::Prompt), known(UsageField::CachedPart)) {
@@ -113,7 +114,7 @@ const MOST_ANSWERS: u64 = 127;
 /// reason to finish, of each answer that has begun. If pointers state it, what is a piece of the answer is unknown: a count
 /// beside text is final at the end.
 #[derive(Default)]
-pub(super) struct Ending {
+pub struct Ending {
     /// Whether a reason to finish was stated.
     has_finished: bool,
     /// The answers of which something has come, a bit for each index.
@@ -121,7 +122,7 @@ pub(super) struct Ending {
     /// Those that have stated why they finished.
     finished: u128,
     /// Whether the provider has reported a failure.
-    pub(super) has_failed: bool,
+    pub has_failed: bool,
     document: Document,
     /// How much text there was when a final count was last stated.
     said: Option<(u64, Finality)>,
@@ -180,7 +181,7 @@ impl Ending {
     }
 
     /// Whether all answers that have begun have stated why they finished.
-    pub(super) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.has_finished && self.begun == self.finished
     }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::tokens::Usage;
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 const JSON: &str = "application/json";
@@ -18,7 +19,8 @@ struct Read {
 fn read_pieces<'a>(content_type: &str, source: &UsageSource, pieces: impl IntoIterator<Item = &'a [u8]>) -> Read {
     let mut reader = ResponseReader::new(content_type, source);
     pieces.into_iter().for_each(|piece| reader.read(piece));
-    Read { usage: reader.usage(), text: reader.text(), provider: reader.provider(), ignored: reader.ignored() }
+    let Findings { report, provider, .. } = &reader.findings;
+    Read { usage: report.usage(), text: reader.findings.text(), provider: *provider, ignored: report.ignored }
 }
 
 /// Reads a body whole, and in small pieces.

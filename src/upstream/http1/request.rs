@@ -110,14 +110,14 @@ fn expects_body(method: &Method) -> bool {
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
     body: Option<OutgoingBody>,
-    framing: Framing,
+    pub(super) framing: Framing,
     /// Only chunks can have trailers.
     trailers: Option<RequestTrailers>,
     /// How many bytes came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// Whether there is nothing more to do: everything is sent, or the upstream accepts no more.
-    over: bool,
+    pub(super) over: bool,
 }
 
 impl RequestBody {
@@ -138,14 +138,6 @@ impl RequestBody {
         let chunked = rules.filter(|_| framing == Framing::Chunked);
         let trailers = chunked.map(|rules| RequestTrailers::new(head, rules, named));
         Self { body, framing, trailers, taken: 0, most: rules.map_or(0, |rules| rules.max_size), over: false }
-    }
-
-    pub(super) fn framing(&self) -> Framing {
-        self.framing
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.over
     }
 
     pub(super) fn position(&self, connection: &UpstreamConnection) -> Position {

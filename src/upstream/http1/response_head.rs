@@ -60,7 +60,7 @@ pub(super) fn parse(
         headers.clear();
     }
     loop {
-        let incomplete = if bytes.len() < MAX_HEAD { Ok(None) } else { Err(BadHead::TooLarge) };
+        let incomplete = if bytes.len() < MAX_HEAD { Ok(None) } else { Err(BadHead::TOO_LARGE) };
         let mut rest = &bytes[..];
         let Some(StatusLine { status, reason, is_newest }) = StatusLine::read(&mut rest)? else { return incomplete };
         let switches = status == StatusCode::SWITCHING_PROTOCOLS;
@@ -77,7 +77,7 @@ pub(super) fn parse(
         }
         if switches {
             if !(asked && frame.is_websocket) {
-                return Err(BadHead::Upgrade);
+                return Err(BadHead::UPGRADE);
             }
             // Such a response has no length (RFC 9110, section 8.6).
             headers.remove(CONTENT_LENGTH);
@@ -119,9 +119,9 @@ impl<'a> StatusLine<'a> {
         // The beginning of an incomplete line may show already that this is not HTTP.
         let line = if found.is_some() { &whole[..whole.len() - rest.len()] } else { whole };
         let mut parsed = httparse::Response::new(&mut []);
-        parsed.parse(line).map_err(|_| BadHead::NotHttp)?;
+        parsed.parse(line).map_err(|_| BadHead::NOT_HTTP)?;
         let (Some(code), Some(reason)) = (parsed.code, parsed.reason) else { return Ok(None) };
-        let status = StatusCode::from_u16(code).map_err(|_| BadHead::NotHttp)?;
+        let status = StatusCode::from_u16(code).map_err(|_| BadHead::NOT_HTTP)?;
         Ok(Some(Self { status, reason, is_newest: parsed.version == Some(1) }))
     }
 }
@@ -155,13 +155,13 @@ impl Frame {
                     HeaderLine::Field => {}
                     HeaderLine::End => return Ok(true),
                     HeaderLine::Incomplete => return Ok(false),
-                    HeaderLine::Invalid => return Err(BadHead::NotHttp),
+                    HeaderLine::Invalid => return Err(BadHead::NOT_HTTP),
                 }
             }
-            Err(BadHead::TooLarge)
+            Err(BadHead::TOO_LARGE)
         })?;
         if frame.named.len() > MAX_NAMED {
-            return Err(BadHead::TooLarge);
+            return Err(BadHead::TOO_LARGE);
         }
         if !frame.named.is_empty() {
             let read = mem::take(headers);
@@ -210,7 +210,7 @@ impl Frame {
             (0, None) => Ok(BodyEnd::Close),
             (0, Some(length)) if !self.lengths_differ => content_length(length.as_bytes()).map(BodyEnd::Length),
             (1, None) if self.chunked => Ok(BodyEnd::Chunked),
-            _ => Err(BadHead::Length),
+            _ => Err(BadHead::LENGTH),
         }
     }
 }
@@ -259,7 +259,7 @@ mod tests {
             "transfer-encoding: gzip, chunked\r\n",
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         ] {
-            assert_eq!(end(fields), Err(BadHead::Length), "{fields}");
+            assert_eq!(end(fields), Err(BadHead::LENGTH), "{fields}");
         }
     }
 
@@ -276,9 +276,9 @@ mod tests {
         };
         let fields = "upgrade: WebSocket\r\nconnection: upgrade\r\ncontent-length: 3\r\nx-a: 1\r\n";
         assert_eq!(switch(fields, true).unwrap(), "1");
-        assert_eq!(switch(fields, false), Err(BadHead::Upgrade));
+        assert_eq!(switch(fields, false), Err(BadHead::UPGRADE));
         for fields in ["", "upgrade: h2c\r\n", "upgrade: websockets\r\n"] {
-            assert_eq!(switch(fields, true), Err(BadHead::Upgrade), "{fields}");
+            assert_eq!(switch(fields, true), Err(BadHead::UPGRADE), "{fields}");
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
         assert_eq!(head(text, &Method::GET).unwrap().unwrap().status, 204);
         assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
-        assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
+        assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::UPGRADE);
     }
 
     #[test]
@@ -389,14 +389,14 @@ mod tests {
             "HTTP/1.1 99 X\r\n\r\n",
             "HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n",
         ] {
-            assert_eq!(head(text, &Method::GET).unwrap_err(), BadHead::NotHttp, "{text}");
+            assert_eq!(head(text, &Method::GET).unwrap_err(), BadHead::NOT_HTTP, "{text}");
         }
         let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD));
-        assert_eq!(head(&large, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        assert_eq!(head(&large, &Method::GET).unwrap_err(), BadHead::TOO_LARGE);
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_FIELDS + 1));
-        assert_eq!(head(&many, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        assert_eq!(head(&many, &Method::GET).unwrap_err(), BadHead::TOO_LARGE);
         let named = format!("HTTP/1.1 200 OK\r\nconnection: {}\r\n\r\n", vec!["x"; MAX_NAMED + 1].join(","));
-        assert_eq!(head(&named, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        assert_eq!(head(&named, &Method::GET).unwrap_err(), BadHead::TOO_LARGE);
     }
 
     proptest! {

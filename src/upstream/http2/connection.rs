@@ -58,7 +58,7 @@ const SPARE_TIMERS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Http2Connection {
     requests: SendRequest<Bytes>,
-    scheme: Scheme,
+    pub(super) scheme: Scheme,
     pub(super) peer: DestinationAddress,
     /// By the clock of its pool.
     pub(super) connected_at: Instant,
@@ -172,10 +172,6 @@ impl Http2Connection {
             places,
             _share: share,
         }))
-    }
-
-    pub(super) fn scheme(&self) -> &Scheme {
-        &self.scheme
     }
 
     /// Whether the connection can still be used, as far as is known. After too many resets the server might end it, so then only

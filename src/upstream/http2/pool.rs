@@ -216,7 +216,13 @@ impl Http2Pool {
         let (pool, endpoint, connector) = (self.clone(), endpoint.clone(), connector.clone());
         let this = result.clone();
         spawn_local(async move {
-            let connected = connect(&endpoint, &connector, timeout, now, streams, share).await;
+            let open = async |stream: UpstreamStream| {
+                if stream.is_tls() && !stream.has_chosen_http2() {
+                    return Ok(None);
+                }
+                Http2Connection::open(stream, timeout, now, streams, share).await.map(Some)
+            };
+            let connected = connector.connect(&endpoint, None, Offered::Http2, open).await;
             let mut servers = pool.servers.borrow_mut();
             let server = servers.entry(endpoint.id).or_default();
             server.attempts.retain(|attempt| !attempt.result.same_channel(&this));
@@ -265,22 +271,4 @@ fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
         |client: &SocketAddr| if request.head.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
     let client = request.address().map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
     client.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
-}
-
-/// `None` if the server chooses HTTP/1.1.
-async fn connect(
-    endpoint: &Endpoint,
-    connector: &Connector,
-    timeout: Duration,
-    now: Instant,
-    streams: Rc<Cell<usize>>,
-    share: Option<ConcurrencyPermit>,
-) -> Result<Option<Rc<Http2Connection>>, UpstreamError> {
-    let open = async |stream: UpstreamStream| {
-        if stream.is_tls() && !stream.has_chosen_http2() {
-            return Ok(None);
-        }
-        Http2Connection::open(stream, timeout, now, streams, share).await.map(Some)
-    };
-    connector.connect(endpoint, None, Offered::Http2, open).await
 }

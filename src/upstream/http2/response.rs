@@ -36,7 +36,7 @@ pub(super) enum Rest {
 /// [`BadHead`] if the response switches to another protocol, or the length of its body can be read in two ways.
 pub(super) fn check(response: &mut Response<RecvStream>, method: &Method) -> Result<Rest, BadHead> {
     if response.status().is_informational() {
-        return Err(BadHead::Upgrade);
+        return Err(BadHead::UPGRADE);
     }
     let is_over = response.body().is_end_stream() || has_no_content(method, response.status());
     let headers = response.headers_mut();
@@ -52,7 +52,7 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
     let Some(first) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let length = content_length(first.as_bytes())?;
     if headers.get_all(CONTENT_LENGTH).iter().any(|other| other != first) {
-        return Err(BadHead::Length);
+        return Err(BadHead::LENGTH);
     }
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
@@ -84,7 +84,7 @@ impl ResponseBody {
     }
 
     pub(in crate::upstream) fn server(&self) -> &DestinationAddress {
-        &self.stream.connection().peer
+        &self.stream.connection.peer
     }
 
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {

@@ -57,9 +57,9 @@ fn a_client_that_goes_away_costs_what_was_reserved_or_what_has_passed() {
 struct Silent;
 impl Body for Silent {
     type Data = Bytes;
-    type Error = &'static str;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Poll::Pending
     }
 }

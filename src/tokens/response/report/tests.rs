@@ -186,7 +186,7 @@ fn an_answer_says_its_model_its_end_and_its_failure() {
         body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
         let models: Vec<_> = reader.models().map(String::from_utf8_lossy).collect();
         let model = (!models.is_empty()).then(|| models.join(" "));
-        (model, reader.is_complete(), reader.has_failed())
+        (model, reader.findings.ending.is_complete(), reader.findings.ending.has_failed)
     };
     let long = format!(r#"{{"model":"{}"}}"#, "m".repeat(300));
     for (event, model, is_complete, has_failed) in [
@@ -232,7 +232,7 @@ fn a_reason_to_finish_counts_only_in_an_answer() {
         let mut reader = ResponseReader::new(content_type, &UsageSource::Auto);
         let body = if content_type == JSON { event.to_owned() } else { stream(&[event]) };
         body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
-        assert_eq!(reader.is_complete(), is_complete, "{event}");
+        assert_eq!(reader.findings.ending.is_complete(), is_complete, "{event}");
     }
 }
 

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 10;
 
 #[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
-    pub(super) connection: Rc<Http2Connection>,
+    pub(in crate::upstream::http2) connection: Rc<Http2Connection>,
     pub(super) client: ClientRequest,
     pub(in crate::upstream::http2) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
@@ -33,10 +33,6 @@ pub(in crate::upstream) struct OpenStream {
 }
 
 impl OpenStream {
-    pub(in crate::upstream::http2) fn connection(&self) -> &Http2Connection {
-        &self.connection
-    }
-
     pub(in crate::upstream::http2) fn stall(&mut self) -> &mut StallTimer {
         self.stall.get_or_insert_with(StallTimer::new)
     }
