@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use super::{ArrivedRequest, Rejection};
 use crate::base::http::{host, is_method_in_other_case, path};
@@ -52,7 +52,7 @@ impl<'a> Target<'a> {
         if is_method_in_other_case(head.method.as_str()) {
             return Err(bad("The method is a standard method in the wrong case."));
         }
-        let named = match head.headers.get(header::HOST) {
+        let named = match host_line(&head.headers) {
             Some(_) if is_repeated(&head.headers, &header::HOST) => {
                 return Err(bad("The request has more than one Host header."));
             }
@@ -96,6 +96,14 @@ impl<'a> Target<'a> {
             Cow::Borrowed(key) => PathKey::Prefix(key.len()),
             Cow::Owned(key) => PathKey::Folded(key),
         };
+    }
+}
+
+/// The first Host header. Clients should send it before all others (RFC 9110, section 7.2). Then no lookup is needed.
+fn host_line(headers: &HeaderMap) -> Option<&HeaderValue> {
+    match headers.iter().next() {
+        Some((name, value)) if *name == header::HOST => Some(value),
+        _ => headers.get(header::HOST),
     }
 }
 
