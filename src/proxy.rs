@@ -192,10 +192,11 @@ async fn serve(
     let mut asked = asked(connection, gateway.refused_status, request, response);
     let refused_status = asked.as_ref().map(|_| gateway.refused_status);
     let request = asked.as_deref_mut().unwrap_or(request);
-    let IncomingRequest { head, body, ambiguity, .. } = &mut *request;
-    let head = &*head;
-    let received = connection.arrived(head, body.as_ref(), *ambiguity, refused_status.is_some());
-    let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
+    let (head, body, ambiguity) = (&request.head, &mut request.body, request.ambiguity);
+    let received = connection.arrived(head, body.as_ref(), ambiguity, refused_status.is_some());
+    // The target and the next step are used where they are, since moving them would cost more than to read them.
+    let resolved = gateway.resolver.resolve(received);
+    let Resolved { client, scheme, ref target, route, .. } = resolved;
     let (challenge, route) = challenge_token(connection, head).map_or((None, route), |token| (Some(token), None));
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Lazy because most refusals need no trace.
@@ -206,12 +207,12 @@ async fn serve(
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
         let (outcome, answer) =
-            without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
+            without_route(challenge, resolved.next, &gateway.resolver, target, conditions, &mut record).await;
         return Finish::new(None, head, refused_status).respond(response, record, outcome, &answer);
     };
 
-    let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, &record.id));
-    let early = match next {
+    let mut changes = ResponseChanges::new(route, conditions, &template_input(client, target, &record.id));
+    let early = match resolved.next {
         NextStep::Refuse(why) => Some((Outcome::Refused, refused(&why, &mut record))),
         NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (Outcome::Responded, answer)),
         NextStep::Unrouted | NextStep::Decide => None,
@@ -220,15 +221,15 @@ async fn serve(
     if let Some((outcome, answer)) = early {
         return finish.respond(response, record, outcome, &answer);
     }
-    let attributes = received.attributes(client, &target, &route.metrics.name);
+    let attributes = received.attributes(client, target, &route.metrics.name);
     // Declared here because the decision borrows them.
-    let (mut quotas, of_elements, limits) = (Default::default(), OnceCell::new(), &route.limits);
+    let (mut quotas, of_elements, limits) = (None, OnceCell::new(), &route.limits);
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
     let deciding = Deciding { connection, gateway: &gateway, route, limits, attributes, now, asker: gate, is_shared };
     let decided = match deciding.at_once(&mut state, &mut record) {
         Some(decided) => decided,
-        None => deciding.run(body, &mut quotas, &of_elements, &mut state, &mut record).await,
+        None => deciding.run(body, quotas.insert(Default::default()), &of_elements, &mut state, &mut record).await,
     };
     let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
@@ -252,14 +253,14 @@ async fn serve(
             (Outcome::Responded, CostKnown::FromResponse)
         }
         Action::Redirect(redirect) => {
-            let (outcome, answer) = redirected(redirect, &target, &head.uri, gateway.resolver.paths);
+            let (outcome, answer) = redirected(redirect, target, &head.uri, gateway.resolver.paths);
             fill(response, &record, answer);
             (outcome, CostKnown::FromResponse)
         }
         Action::Forward(forwarding) => {
-            let input = template_input(client, &target, &record.id);
+            let input = template_input(client, target, &record.id);
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
-            drop(target);
+            drop(resolved.target);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
             if state.reservations.counts_bytes() {

@@ -103,7 +103,9 @@ impl ClientStream {
     }
 }
 
+#[expect(clippy::inline_always, reason = "every request does this, and mostly only passes on the call")]
 impl AsyncRead for ClientStream {
+    #[inline(always)]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         match &this.tls {
@@ -113,7 +115,9 @@ impl AsyncRead for ClientStream {
     }
 }
 
+#[expect(clippy::inline_always, reason = "every request does this, and mostly only passes on the call")]
 impl AsyncWrite for ClientStream {
+    #[inline(always)]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         match &this.tls {
@@ -122,6 +126,7 @@ impl AsyncWrite for ClientStream {
         }
     }
 
+    #[inline(always)]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.tls {
             None => Poll::Ready(Ok(())),

@@ -8,6 +8,7 @@ use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::Time;
 use crate::base::http::request_id::RequestId;
 use crate::base::http::trace_context::TraceContext;
+use crate::base::random::Random;
 use crate::base::spans::{RequestDetails, RequestSpans};
 use crate::config::{AccessLog, Scheme};
 use crate::net::Traffic;
@@ -40,11 +41,24 @@ impl Arrival<'_> {
         host: &str,
         trace: impl Fn() -> Option<TraceContext>,
     ) -> RequestRecord {
+        // Before any method is called, which would need the whole struct in memory.
+        let Self { connection, head, now, client, scheme, id, is_head, via, guard } = self;
         let own = route.and_then(|index| gateway.served.get(index)).map(|route| route.body_timeout);
-        own.into_iter().filter(|own| *own != gateway.body_timeout).for_each(|own| self.guard.limit_reading(own));
+        own.into_iter().filter(|own| *own != gateway.body_timeout).for_each(|own| guard.limit_reading(own));
         let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
-        let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
-        let Self { connection, head, now, client, id, is_head, via, guard, .. } = self;
+        let spans = tracing.and_then(|trace| {
+            let details = RequestDetails {
+                method: &head.method,
+                path: head.uri.path(),
+                host,
+                scheme: scheme.name(),
+                version: head.version,
+                client: client.address,
+                route: route.and_then(|index| gateway.served.get(index)).map(|route| route.path.as_str()),
+                request_id: id.as_str(),
+            };
+            begin_spans(gateway, &trace, &connection.worker.random, now, &details)
+        });
         let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
         let entry = (gateway.access_log != AccessLog::Off).then(|| {
             Box::new(AccessLogEntry {
@@ -63,29 +77,18 @@ impl Arrival<'_> {
         let method = (&head.method, is_head);
         RequestRecord::open(gateway.recorder(route).clone(), now, id, method, entry, spans, guard)
     }
+}
 
-    #[cold]
-    fn spans(
-        &self,
-        gateway: &WorkerSnapshot,
-        route: Option<usize>,
-        host: &str,
-        trace: &TraceContext,
-    ) -> Option<Box<RequestSpans>> {
-        let sender = gateway.tracing.as_ref()?.exporter.sender.clone();
-        let details = RequestDetails {
-            method: &self.head.method,
-            path: self.head.uri.path(),
-            host,
-            scheme: self.scheme.name(),
-            version: self.head.version,
-            client: self.client.address,
-            route: route.and_then(|index| gateway.served.get(index)).map(|route| route.path.as_str()),
-            request_id: self.id.as_str(),
-        };
-        let random = &self.connection.worker.random;
-        Some(Box::new(RequestSpans::begin(sender, trace, random, self.now, &details)))
-    }
+#[cold]
+fn begin_spans(
+    gateway: &WorkerSnapshot,
+    trace: &TraceContext,
+    random: &Random,
+    now: Time,
+    details: &RequestDetails<'_>,
+) -> Option<Box<RequestSpans>> {
+    let sender = gateway.tracing.as_ref()?.exporter.sender.clone();
+    Some(Box::new(RequestSpans::begin(sender, trace, random, now, details)))
 }
 
 /// The request about which `question` asks; `None` if `question` is a plain request, or is refused itself. The request has no

@@ -242,6 +242,8 @@ pub(super) async fn without_room(
 }
 
 /// The response to a request that its limits do not admit. `now` is when they were asked.
+#[expect(clippy::inline_always, reason = "every refusal does this")]
+#[inline(always)]
 pub fn refuse(
     limits: &RouteLimits,
     decision: Decision,

@@ -46,7 +46,7 @@ pub(super) enum Decided {
     /// The request is served. The first value is the hash of the key by which the upstream chooses a server. The second is
     /// present if limits count the tokens of the response.
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
-    /// The request gets this answer. The place is that of the limit that refuses it, if any.
+    /// The request gets this answer. The place is that of the limit that refuses it, if any, and if another proxy asks.
     Answered(Outcome, Rc<LocalResponse>, Option<usize>),
     /// The connection is closed without an answer. The limit at this place has banned the key.
     Unanswered(Outcome, usize),
@@ -55,6 +55,7 @@ pub(super) enum Decided {
 impl<'a> Deciding<'a, '_> {
     /// Decides if only the head matters and nothing has to be waited for, as on most routes. Otherwise `None`, and nothing has
     /// happened. Without the future of [`Self::run`], this costs less.
+    #[inline]
     pub(super) fn at_once(&self, state: &mut DecisionState<'a>, record: &mut RequestRecord) -> Option<Decided> {
         let Self { connection, route, limits, ref attributes, now, .. } = *self;
         let needs_more = !route.tokens.is_empty() || route.inspector.is_some() || route.shedding.is_some();
@@ -62,7 +63,7 @@ impl<'a> Deciding<'a, '_> {
             return None;
         }
         if !limits.is_empty() {
-            let input = DecisionInput { part: StageRange::ALL, ..self.input(record) };
+            let input = self.input(record, StageRange::ALL);
             let decision = state.decide_plainly(&input)?;
             decided::record(record, limits, input.traced_since, decision, state);
             if !input.passes(decision) {
@@ -85,7 +86,7 @@ impl<'a> Deciding<'a, '_> {
     ) -> Decided {
         let Self { connection, gateway, route, ref attributes, mut now, .. } = *self;
         let worker = &*connection.worker;
-        let input = self.input(record);
+        let input = self.input(record, StageRange::FIRST);
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
         let mut part = StageRange::ALL;
@@ -178,12 +179,14 @@ impl<'a> Deciding<'a, '_> {
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
     }
 
-    /// The input for the limits that come first, before any source of quotas is asked.
-    fn input(&self, record: &RequestRecord) -> DecisionInput<'a, '_> {
+    /// The input for the limits of `part`, before any source of quotas is asked.
+    #[expect(clippy::inline_always, reason = "a call would copy the result")]
+    #[inline(always)]
+    fn input(&self, record: &RequestRecord, part: StageRange) -> DecisionInput<'a, '_> {
         let Self { connection, gateway, .. } = *self;
         DecisionInput {
             limits: self.limits,
-            part: StageRange::FIRST,
+            part,
             attributes: &self.attributes,
             quotas: &[],
             key_cache: &connection.key_cache,
@@ -251,7 +254,7 @@ impl<'a> Deciding<'a, '_> {
         }
         let last = &mut connection.refusal_cache.borrow_mut();
         let answer = refuse(limits, decision, state, attributes, now, last);
-        Decided::Answered(outcome, answer, refusing(decision, state))
+        Decided::Answered(outcome, answer, self.asker.and_then(|_| refusing(decision, state)))
     }
 }
 

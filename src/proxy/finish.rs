@@ -1,6 +1,8 @@
 //! Finishes responses: the changes of a route to the headers of every response to one request (`response_headers`, then
 //! `cors`), and answers of the gateway itself in the form that their receivers understand.
 
+use std::mem;
+
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -18,6 +20,8 @@ pub struct ResponseChanges<'r> {
 }
 
 impl<'r> ResponseChanges<'r> {
+    #[expect(clippy::inline_always, reason = "most routes change nothing")]
+    #[inline(always)]
     pub fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
         Self {
             headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
@@ -50,6 +54,8 @@ pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord
     put(response, record, head.status, head.headers, &body);
 }
 
+#[expect(clippy::inline_always, reason = "a call would copy the headers")]
+#[inline(always)]
 fn put(
     response: &mut Response<ObservedBody>,
     record: &RequestRecord,
@@ -58,7 +64,11 @@ fn put(
     body: &LocalBody,
 ) {
     *response.status_mut() = status;
-    *response.headers_mut() = headers;
+    let before = mem::replace(response.headers_mut(), headers);
+    if before.capacity() == 0 {
+        // The map owns no memory, as mostly here. To drop its parts would find that out for each of them.
+        mem::forget(before);
+    }
     // They may be of a server's response, which this one replaces.
     response.extensions_mut().clear();
     let body = respond::identify(response.headers_mut(), body, &record.id);
@@ -119,9 +129,9 @@ fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Par
     if let Some(kind) = grpc::content_type(&head.method, &head.headers)
         && let ResponseContent::Own(body) = &mut response.body_mut().content
     {
-        let body = std::mem::take(body).into_inner().unwrap_or_default();
-        let answer = std::mem::take(response).map(|_| body);
-        let answer = grpc::translate(answer, kind, outcome == Outcome::Limited);
-        *response = answer.map(|body| ResponseContent::Own(body).into());
+        let body = mem::take(body).into_inner().unwrap_or_default();
+        let answer = mem::take(response).map(|_| body);
+        *response =
+            grpc::translate(answer, kind, outcome == Outcome::Limited).map(|body| ResponseContent::Own(body).into());
     }
 }

@@ -41,6 +41,8 @@ impl LocalBody {
         bytes
     }
 
+    #[expect(clippy::inline_always, reason = "every refusal does this")]
+    #[inline(always)]
     fn finish(&self, id: &RequestId) -> Bytes {
         match self {
             Self::Fixed(bytes) => bytes.clone(),
@@ -64,6 +66,8 @@ pub fn finish(response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> 
 }
 
 /// Adds the identifier of a request to the headers of its answer, and to the body, which it returns.
+#[expect(clippy::inline_always, reason = "every refusal does this")]
+#[inline(always)]
 pub fn identify(headers: &mut HeaderMap, body: &LocalBody, id: &RequestId) -> Full<Bytes> {
     // A refusal already begins with a place for the identifier.
     match headers.iter_mut().next() {

@@ -58,6 +58,8 @@ pub struct RequestEnd {
 
 impl RouteRecorder {
     /// Counts the request `id`, and logs its entry if it has one.
+    #[expect(clippy::inline_always, reason = "every request ends so")]
+    #[inline(always)]
     pub fn close(&self, end: RequestEnd, id: &RequestId, entry: Option<&AccessLogEntry>) {
         let RequestEnd { method, outcome, reason, status, micros, .. } = end;
         let Self { route, worker, sampler, logger, .. } = self;

@@ -233,16 +233,16 @@ impl DecisionInput<'_, '_> {
 
     /// How much room the request needs in the limit at this place, which allows `most` at once, and the first charge.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
-        if let Some(descriptor) = self.attributes.descriptors.get(place) {
-            return if descriptor.is_report || descriptor.gives_back {
-                (1, 0)
-            } else {
-                (descriptor.hits.max(1), descriptor.hits)
-            };
+        match (self.attributes.descriptors.get(place), &self.limits[place].cost) {
+            (Some(descriptor), _) if descriptor.is_report || descriptor.gives_back => (1, 0),
+            (Some(descriptor), _) => (descriptor.hits.max(1), descriptor.hits),
+            (None, &Cost::Fixed(cost)) => (cost.max(1), cost),
+            (None, cost) => {
+                let cost = initial_cost_within(cost, most, self.attributes);
+                // Without room for a single byte, a request cannot be served.
+                (cost.max(1), if self.charges_in_steps(place) { 0 } else { cost })
+            }
         }
-        let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
-        // Without room for a single byte, a request cannot be served.
-        (cost.max(1), if self.charges_in_steps(place) { 0 } else { cost })
     }
 
     /// The use of the limit at this place that the call reports, if it is a report.

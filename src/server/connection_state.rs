@@ -238,6 +238,9 @@ pub(super) async fn drive<E>(
                 Poll::Pending => {
                     has_looked = true;
                     state.has_sent();
+                    if state.lifecycle().goes_on() {
+                        return Poll::Pending;
+                    }
                 }
             }
         }

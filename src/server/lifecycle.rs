@@ -275,6 +275,11 @@ impl Lifecycle {
         }
     }
 
+    /// Whether [`Self::step`] surely returns [`Step::GoOn`] now, as it mostly does.
+    pub(super) fn goes_on(&self) -> bool {
+        self.end.is_none() && self.readiness != Readiness::Tired
+    }
+
     /// When the last step ceases to hold if nothing happens.
     pub(super) fn expected_until(&self) -> Option<Coarse> {
         self.expected_since.map(|since| since + EXPECTED_FOR)

@@ -25,10 +25,8 @@ pub fn single_lines<'a, const N: usize>(
 ) -> [Option<&'a HeaderValue>; N] {
     let (mut lines, mut is_repeated) = ([None; N], [false; N]);
     for (name, value) in headers {
-        for ((wanted, line), is_repeated) in names.iter().zip(&mut lines).zip(&mut is_repeated) {
-            if name == *wanted {
-                *is_repeated |= line.replace(value).is_some();
-            }
+        if let Some(at) = names.iter().position(|wanted| name == *wanted) {
+            is_repeated[at] |= lines[at].replace(value).is_some();
         }
     }
     for (line, is_repeated) in lines.iter_mut().zip(is_repeated) {

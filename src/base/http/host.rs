@@ -25,17 +25,16 @@ const fn kinds() -> [u8; 256] {
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     // Only IPv6 addresses contain colons. Most names end where their plain letters end.
     let plain = authority.bytes().position(|byte| KINDS[usize::from(byte)] != 0).unwrap_or(authority.len());
-    let end = match authority.as_bytes().get(plain) {
+    let (name, rest) = authority.split_at(plain);
+    if !matches!(name.as_bytes(), [] | [.., b'.']) && is_port_or_nothing(rest.as_bytes()) {
+        return Some(Cow::Borrowed(name));
+    }
+    let end = match rest.as_bytes().first() {
         None | Some(b':') => plain,
         _ if authority.starts_with('[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),
         _ => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
     };
     let (name, rest) = authority.split_at(end);
-    let is_port = match rest.as_bytes() {
-        [] => true,
-        [b':', digits @ ..] => is_port(digits),
-        _ => false,
-    };
     let kinds = name.bytes().skip(plain).fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
@@ -47,10 +46,19 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
         [.., b'.'] => &name[..name.len() - 1],
         _ => name,
     };
-    if !is_name || !is_port {
+    if !is_name || !is_port_or_nothing(rest.as_bytes()) {
         return None;
     }
     Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
+}
+
+/// Whether what follows a name is a port, or nothing.
+fn is_port_or_nothing(rest: &[u8]) -> bool {
+    match rest {
+        [] => true,
+        [b':', digits @ ..] => is_port(digits),
+        _ => false,
+    }
 }
 
 /// Whether this is a port number or empty.

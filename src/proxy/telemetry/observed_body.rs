@@ -101,9 +101,10 @@ impl UntilEnd {
 impl Drop for Observed {
     /// If the client has left and only the usage of the answer is missing, reads on for the usage.
     fn drop(&mut self) {
-        let Some(record) = self.record.as_mut().filter(|_| Handle::try_current().is_ok()) else { return };
+        let Some(record) = &mut self.record else { return };
         let tokens = record.until_end.as_mut().map(|until_end| &mut until_end.tokens);
-        if let Some(meter) = tokens.and_then(|tokens| tokens.take_if(|meter| meter.waits_for_usage())) {
+        let reads_on = |meter: &mut Box<TokenMeter>| meter.waits_for_usage() && Handle::try_current().is_ok();
+        if let Some(meter) = tokens.and_then(|tokens| tokens.take_if(reads_on)) {
             record.entry.iter_mut().for_each(|entry| entry.tokens = Some(meter.used_so_far()));
             spawn_local(meter.read_on(mem::take(&mut self.content), READ_ON_FOR));
         }
@@ -114,6 +115,8 @@ impl Body for ResponseContent {
     type Data = Bytes;
     type Error = BodyError;
 
+    #[expect(clippy::inline_always, reason = "a call would copy the frame")]
+    #[inline(always)]
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
             Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),

@@ -79,6 +79,8 @@ pub fn resolve_quotas<'a>(
 
 impl RouteLimit {
     /// Selects what applies to a request whose `key` is counted. `has_key` says whether the request has one.
+    #[expect(clippy::inline_always, reason = "every decision does this, and a call would copy the result")]
+    #[inline(always)]
     pub(super) fn select<'a>(
         &'a self,
         key: Fingerprint,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use super::{ArrivedRequest, Rejection};
 use crate::base::http::{host, is_method_in_other_case, path};
@@ -49,14 +49,15 @@ impl<'a> Target<'a> {
             let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
             return Err(Rejection { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });
         }
-        if is_method_in_other_case(head.method.as_str()) {
+        if head.method != Method::GET && is_method_in_other_case(head.method.as_str()) {
             return Err(bad("The method is a standard method in the wrong case."));
         }
-        let named = match head.headers.get(header::HOST) {
+        let named = match host_line(&head.headers) {
             Some(_) if is_repeated(&head.headers, &header::HOST) => {
                 return Err(bad("The request has more than one Host header."));
             }
-            Some(host) => host.to_str().map_err(|_| bad("The Host header is not valid."))?,
+            // That it is a host is checked below, once.
+            Some(host) => str::from_utf8(host.as_bytes()).map_err(|_| bad("The Host header is not valid."))?,
             // HTTP/2 names the host in the target (RFC 9113, section 8.3.1).
             None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => "",
             None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
@@ -96,6 +97,14 @@ impl<'a> Target<'a> {
             Cow::Borrowed(key) => PathKey::Prefix(key.len()),
             Cow::Owned(key) => PathKey::Folded(key),
         };
+    }
+}
+
+/// The first Host header. Clients should send it before all others (RFC 9110, section 7.2). Then no lookup is needed.
+fn host_line(headers: &HeaderMap) -> Option<&HeaderValue> {
+    match headers.iter().next() {
+        Some((name, value)) if *name == header::HOST => Some(value),
+        _ => headers.get(header::HOST),
     }
 }
 

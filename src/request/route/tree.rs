@@ -2,6 +2,7 @@
 
 use foldhash::HashMap;
 use http::{HeaderMap, HeaderName, Method};
+use memchr::memchr;
 
 use crate::config::{HeaderMatch, PathMatching, PathPattern, Route, Scheme, Segment};
 
@@ -60,7 +61,10 @@ impl Node {
                 .or_else(|| slashed.and_then(|node| visit(&node.ends)))
                 .or_else(|| visit(&self.rests));
         };
-        let (segment, rest) = path.split_once('/').map_or((path, None), |(segment, rest)| (segment, Some(rest)));
+        let (segment, rest) = match memchr(b'/', path.as_bytes()) {
+            Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
+            None => (path, None),
+        };
         if let Some(found) = self.literals.get(segment).and_then(|node| node.walk(rest, matching, visit)) {
             return Some(found);
         }

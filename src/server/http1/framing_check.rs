@@ -114,6 +114,14 @@ impl FramingCheck {
                     }
                 }
                 State::Head | State::ChunkSize | State::Trailers => {
+                    if self.state == State::Head && self.head.begun && self.carried.is_empty() {
+                        bytes = after_silent_fields(bytes);
+                        if let [b'\r', b'\n', ..] = bytes {
+                            bytes = &mut bytes[2..];
+                            self.head_end();
+                            continue;
+                        }
+                    }
                     let is_target = self.state == State::Head && !self.head.begun && !self.may_switch;
                     let Some(end) = memchr(b'\n', bytes) else {
                         let before = self.carried.len();
@@ -125,10 +133,6 @@ impl FramingCheck {
                     };
                     let (line, rest) = bytes.split_at_mut(end);
                     bytes = &mut rest[1..];
-                    let is_field = self.state == State::Head && self.head.begun && self.carried.is_empty();
-                    if is_field && says_nothing(line) {
-                        continue;
-                    }
                     if self.carried.is_empty() {
                         self.line(line);
                         if is_target && !self.head.is_plain {
@@ -251,10 +255,18 @@ fn has_fragment(line: &[u8]) -> bool {
     memchr(b' ', line).and_then(|method| line.get(method..)).is_some_and(|target| memchr(b'#', target).is_some())
 }
 
-/// Whether this line of a head is surely a field that does not matter here, as most are, by the first letters of its name.
-fn says_nothing(line: &[u8]) -> bool {
-    let [first, second, .., b'\r'] = line else { return false };
-    !matches!([first | 0x20, second | 0x20], [b'c', b'o'] | [b't', b'r'] | [b'u', b'p'])
+/// What follows the first lines of `bytes` that are surely fields which do not matter here, as most do not, by the first letters
+/// of their names.
+fn after_silent_fields(mut bytes: &mut [u8]) -> &mut [u8] {
+    while let [first, second, ..] = *bytes
+        && first != b'\r'
+        && !matches!([first | 0x20, second | 0x20], [b'c', b'o'] | [b't', b'r'] | [b'u', b'p'])
+        && let Some(end) = memchr(b'\n', bytes)
+        && let Some([.., b'\r']) = bytes.get(2..end)
+    {
+        bytes = &mut bytes[end + 1..];
+    }
+    bytes
 }
 
 /// The value of a header line, if it begins with `name`, which includes the colon.

@@ -152,7 +152,10 @@ impl World {
                 true => !self.unread.is_empty(),
                 false => !has_looked || !self.is_http2 && !self.unread.is_empty(),
             };
+            let goes_on = self.connection.goes_on();
             let step = self.connection.step(|| now, || is_unread);
+            let is_timed = self.connection.expected_until().is_some();
+            assert!(!goes_on || step == Step::GoOn && !is_timed, "nobody asks for this step: {step:?} {self:?}");
             match step {
                 Step::Close(reason) => {
                     self.check_close(reason, has_looked || self.is_resting);

@@ -20,6 +20,8 @@ pub struct RefusalCache(pub(super) Option<Box<LastRefusal>>);
 pub(super) struct LastRefusal {
     rate_limit_headers: Arc<RateLimitHeaders>,
     verdicts: SmallVec<[SentVerdict; 2]>,
+    /// Whether one limit alone refuses. Among several, the one that takes longest may change within the second.
+    is_sole: bool,
     pub(super) response: Rc<LocalResponse>,
 }
 
@@ -35,10 +37,9 @@ struct SentVerdict {
     /// The index of the rate; `None` for a bound on requests in flight, a ban, and an unknown verdict.
     rate: Option<u16>,
     remaining: Option<u64>,
-    /// Until more remains: in whole seconds, or in milliseconds if a form has them.
-    wait: Option<u64>,
-    /// The same moment in seconds since the Unix epoch.
-    reset: Option<u64>,
+    /// Until more remains: in whole seconds, or in milliseconds if a form has them. The same moment in seconds since the Unix
+    /// epoch.
+    until: Option<(u64, u64)>,
 }
 
 impl SentVerdict {
@@ -50,10 +51,9 @@ impl SentVerdict {
             LimitVerdict::Rates(verdict) => Some(verdict.rate),
             LimitVerdict::InFlight { .. } | LimitVerdict::Banned { .. } | LimitVerdict::Unknown => None,
         };
-        let reset = until.map(Time::seconds_up);
         let counted = if rate_limit_headers.has_millis() { millis } else { seconds };
-        let wait = until.map(|until| counted(now, until));
-        Self { place, profile: profile.id(), need, partition, admitted, rate, remaining, wait, reset }
+        let until = until.map(|until| (counted(now, until), until.seconds_up()));
+        Self { place, profile: profile.id(), need, partition, admitted, rate, remaining, until }
     }
 }
 
@@ -65,13 +65,13 @@ impl LastRefusal {
         response: Rc<LocalResponse>,
     ) -> Self {
         let verdicts = outcomes.iter().map(|outcome| SentVerdict::of(rate_limit_headers, outcome, now)).collect();
-        Self { rate_limit_headers: rate_limit_headers.clone(), verdicts, response }
+        let is_sole = outcomes.iter().filter(|outcome| !outcome.verdict.admitted()).count() == 1;
+        Self { rate_limit_headers: rate_limit_headers.clone(), verdicts, is_sole, response }
     }
 }
 
 impl RefusalCache {
-    /// Whether the last refusal also answers these outcomes. If several limits refuse, the one that takes longest may change
-    /// within the second, so such a refusal is never reused.
+    /// Whether the last refusal also answers these outcomes.
     pub(super) fn has(
         &self,
         rate_limit_headers: &Arc<RateLimitHeaders>,
@@ -79,15 +79,11 @@ impl RefusalCache {
         now: Time,
     ) -> bool {
         // A reload replaces the headers, so refusals of an earlier configuration do not match.
-        let Some(last) = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers))
-        else {
-            return false;
-        };
+        let is_of = |last: &&LastRefusal| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers);
+        let Some(last) = self.0.as_deref().filter(is_of).filter(|last| last.is_sole) else { return false };
         let is_same = |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| {
             *sent == SentVerdict::of(rate_limit_headers, outcome, now)
         };
-        last.verdicts.len() == outcomes.len()
-            && last.verdicts.iter().zip(outcomes).all(is_same)
-            && last.verdicts.iter().filter(|sent| !sent.admitted).count() == 1
+        last.verdicts.len() == outcomes.len() && last.verdicts.iter().zip(outcomes).all(is_same)
     }
 }
