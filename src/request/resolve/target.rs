@@ -56,12 +56,12 @@ impl<'a> Target<'a> {
             Some(_) if is_repeated(&head.headers, &header::HOST) => {
                 return Err(bad("The request has more than one Host header."));
             }
-            // That it is a host is checked below, once.
-            Some(host) => str::from_utf8(host.as_bytes()).map_err(|_| bad("The Host header is not valid."))?,
+            // Whether it is a host is checked below.
+            Some(host) => host.as_bytes(),
             // HTTP/2 names the host in the target (RFC 9113, section 8.3.1).
-            None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => "",
+            None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => b"",
             None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
-            None => "",
+            None => b"",
         };
         if let Some(detail) = ambiguity {
             return Err(Rejection { reason: is_asked.then_some(Reason::AskedRequest), ..bad(detail) });
@@ -72,13 +72,13 @@ impl<'a> Target<'a> {
         }
         // A target in absolute form contains the host too (RFC 9112, section 3.2.2).
         let authority = match head.uri.authority() {
-            Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
+            Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
                 return Err(bad("The target and the Host header name different hosts."));
             }
-            Some(authority) => authority.as_str(),
+            Some(authority) => authority.as_str().as_bytes(),
             None => named,
         };
-        let host = host::normal(authority).ok_or_else(|| bad("The Host header is not valid."))?;
+        let host = host::normal_of_bytes(authority).ok_or_else(|| bad("The Host header is not valid."))?;
         let path = path::normal(head.uri.path(), paths).map_err(|why| bad(why.detail()))?;
         Ok(Self { host, path, key: PathKey::Whole })
     }

@@ -25,17 +25,9 @@ pub(super) enum Expected {
 /// After these errors, which are not about one key, only a new connection helps: the server has forgotten the scripts, follows
 /// another one now, is cut off from those that follow it, or takes no writes. The greeting teaches the scripts, and finds out when
 /// writes are taken again.
-const OF_SERVER: [&[u8]; 8] = [
-    b"NOSCRIPT",
-    b"READONLY",
-    b"OOM",
-    b"MISCONF",
-    b"NOREPLICAS",
-    b"NOPERM",
-    // A right is missing only inside a script, as Redis and as Valkey say it.
-    b"ERR The user executing the script",
-    b"ERR ACL failure in script",
-];
+const OF_SERVER: [&[u8]; 6] = [b"NOSCRIPT", b"READONLY", b"OOM", b"MISCONF", b"NOREPLICAS", b"NOPERM"];
+/// A right that is missing inside a script, as Redis and as Valkey say it.
+const IN_SCRIPT: [&[u8]; 2] = [b"ERR The user executing the script", b"ERR ACL failure in script"];
 
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
@@ -60,7 +52,7 @@ impl FrameReader {
     }
 
     fn fail(&mut self, place: Range<usize>, input: &[u8]) {
-        self.is_of_server |= OF_SERVER.iter().any(|code| input[place.clone()].starts_with(code));
+        self.is_of_server |= OF_SERVER.iter().chain(&IN_SCRIPT).any(|code| input[place.clone()].starts_with(code));
         self.failure.get_or_insert(place);
     }
 
