@@ -2,7 +2,6 @@
 //! the client that the gateway uses for all servers that it asks.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use instant_acme::{
     Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
-use super::challenges::{Challenges, Claim};
+use super::challenges::Claim;
 use super::failure::{Kind, NoAnswer, OrderFailure, RetryAfter};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
@@ -26,14 +25,8 @@ use crate::net::tls::ConnectorTls;
 const POLLS: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 
-/// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway that shares the store is
-/// ordering one for the same names.
-pub(super) async fn order(
-    acme: &Acme,
-    folder: &Folder,
-    challenges: &Arc<Challenges>,
-) -> Result<Option<()>, OrderFailure> {
-    let Some(mut claim) = challenges.claim(&acme.names).await else { return Ok(None) };
+/// Orders a certificate and writes it into the folder.
+pub(super) async fn order(acme: &Acme, folder: &Folder, mut claim: Claim) -> Result<(), OrderFailure> {
     let told = RetryAfter::default();
     let mut ordered = ordered(acme, folder, &claim, &told).await;
     if ordered.as_ref().is_err_and(|failure| failure.is_without_account) {
@@ -41,7 +34,7 @@ pub(super) async fn order(
         ordered = self::ordered(acme, folder, &claim, &told).await;
     }
     claim.end().await;
-    ordered.map(Some)
+    ordered
 }
 
 async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
