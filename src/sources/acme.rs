@@ -152,8 +152,9 @@ impl AcmeSource {
     fn fail(&self, failure: &OrderFailure, failures: u32) -> Duration {
         self.shared.failed[failure.kind as usize].one();
         let pause = failure::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
-        if failure.retry_after.is_some()
-            && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
+        if let Some(retry_after) = failure.retry_after
+            && let until = clock::now().after(retry_after.min(failure::LONGEST))
+            && let Err(error) = self.folder.pause_until(&self.acme, until)
         {
             tracing::warn!(%error, "a restart will not know how long the authority asks to wait");
         }

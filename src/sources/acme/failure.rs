@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-/// The pause that the authority asked for when it last refused something.
+/// The pause that the authority has asked for in its last answer: it has refused something, or is not done yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
 
@@ -52,7 +52,7 @@ impl RetryAfter {
         *self.0.lock() = pause;
     }
 
-    /// The pause, if one was asked for since the last call.
+    /// The pause, if the last answer asked for one and it was not taken before.
     pub(super) fn take(&self) -> Option<Duration> {
         self.0.lock().take()
     }
