@@ -105,9 +105,12 @@ const SOCKET_MODE: u32 = 0o660;
 /// # Errors
 /// When another process listens there, the path is something other than a socket, or its folder cannot be written.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
     let address = SockAddr::unix(path)?;
-    if is_socket {
+    if let Ok(there) = fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            let message = format!("{} is there, which is not replaced: remove it, or name another path", kind(&there));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
         let trial = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         // Otherwise `connect` would wait for a process that does not accept.
         trial.set_nonblocking(true)?;
@@ -122,6 +125,19 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     socket.set_nonblocking(true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// What is at a path that has no socket.
+fn kind(there: &fs::Metadata) -> &'static str {
+    if there.is_dir() {
+        "a folder"
+    } else if there.is_symlink() {
+        "a link"
+    } else if there.is_file() {
+        "a file"
+    } else {
+        "a pipe or a device"
+    }
 }
 
 fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::net::TcpListener> {
@@ -170,8 +186,13 @@ mod tests {
         drop(second);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file of somebody").unwrap();
-        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let why = |path: &Path| bind_unix(path).unwrap_err().to_string();
+        assert!(why(&path).starts_with("a file is there, which is not replaced"), "{}", why(&path));
         assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path().join("nothing"), &link).unwrap();
+        assert!(why(&link).starts_with("a link is there"), "{}", why(&link));
+        assert!(why(folder.path()).starts_with("a folder is there"), "{}", why(folder.path()));
     }
 
     #[test]

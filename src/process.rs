@@ -148,10 +148,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let certificate = acme.get(&config).map_err(io::Error::other)?;
     config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
     let tls = Arc::new(ListenerTls::new(config.tls_settings())?);
-    let (mut listeners, changes) = Listeners::new(workers);
-    let mut inherited = InheritedSockets::of_process()?;
-    let plan = listeners.open().plan(None, &config, &mut inherited)?;
-    inherited.warn_of_rest();
+    let (mut listeners, changes) = Listeners::new(workers, InheritedSockets::of_process()?);
+    let plan = listeners.open().plan(None, &config)?;
     listeners.apply(plan);
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));

@@ -142,7 +142,7 @@ impl ConnectionContext {
             head,
             peer: self.peer,
             uses_tls: self.tls.is_some() && !is_asked,
-            client_cert: certificate.map(|certificate| certificate.subject.as_str()),
+            client_cert: certificate.and_then(|certificate| certificate.subject.as_deref()),
             body: body.map(|body| body.size_hint().lower()),
             ambiguity,
             is_asked,

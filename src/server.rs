@@ -100,7 +100,7 @@ impl TlsPeer {
     fn of(connection: &ServerConnection) -> Self {
         let first = connection.peer_certificates().and_then(<[_]>::first);
         let version = connection.protocol_version().and_then(|version| version.as_str()).unwrap_or_default();
-        Self { certificate: first.and_then(ClientCertificate::read), version }
+        Self { certificate: first.map(ClientCertificate::read), version }
     }
 }
 

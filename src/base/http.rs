@@ -33,8 +33,8 @@ pub fn is_method_in_other_case(method: &str) -> bool {
 /// How long a response asks the client to wait: from `now`, by a header in seconds or as a date (RFC 9110, section 10.2.3).
 pub fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
     let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(until.saturating_sub(Duration::from_micros(now.micros())))
@@ -54,10 +54,12 @@ mod tests {
             (" 7 ", Some(7)),
             ("0", Some(0)),
             ("18446744073709551615", Some(u64::MAX)),
+            ("999999999999999999999999", Some(u64::MAX)),
             ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
             ("Sun, 06 Nov 1994 08:49:00 GMT", Some(0)),
             ("soon", None),
             ("-1", None),
+            ("+1", None),
             ("", None),
         ] {
             let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);

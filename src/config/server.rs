@@ -128,7 +128,8 @@ tables! {
         body_timeout: Option<Duration> = wait_or_none(), "60s";
         /// The maximum number of open client connections, over all workers. `"auto"`: as many as the limit of file handles
         /// (raised at the start) allows, with one upstream connection for each. At the maximum, the gateway closes idle
-        /// connections, the longest idle first; if none is idle, new ones wait.
+        /// connections: in each worker the longest idle one first, and first in the worker that has the new one; if none is
+        /// idle, new ones wait.
         max_connections: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Number(1, MOST_CONNECTIONS)])),
             "auto";
         /// The maximum number of open connections per address (IPv6: per /64); the gateway closes further ones at once. 0

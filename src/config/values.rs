@@ -21,11 +21,18 @@ pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<
 }
 
 pub(super) fn socket(text: &str) -> Read<SocketAddr> {
-    text.parse().map_err(|_| {
+    let address: Result<SocketAddr, _> = text.parse();
+    if let Ok(SocketAddr::V6(given)) = address
+        && let Some(ip) = given.ip().to_ipv4_mapped()
+    {
+        let message = format!("{} is an IPv4 address that is written as IPv6", quoted(text));
+        return Err(Wrong::new(message, format!("write it as IPv4: \"{ip}:{}\"", given.port())));
+    }
+    address.map_err(|_| {
         let message = format!("{} is not an address to listen on", quoted(text));
         let is_port = text.parse::<u16>().is_ok();
         let help = if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-            format!("add the port: \"{}\"", SocketAddr::new(ip, 8080))
+            format!("add the port: \"{}\"", SocketAddr::new(ip.to_canonical(), 8080))
         } else if let Some(port) = text.strip_prefix(':').or(text.strip_prefix("*:")).or(is_port.then_some(text)) {
             format!("add the address: \"127.0.0.1:{port}\" for this machine only, \"0.0.0.0:{port}\" for all")
         } else if let Some(port) = text.strip_prefix("localhost:") {

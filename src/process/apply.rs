@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
-use super::service_manager::InheritedSockets;
 use super::source::ConfigSource;
 use super::stores::Stores;
 use crate::admin::View;
@@ -92,9 +91,7 @@ impl Candidate {
         if !is_wanted() {
             return Err(TOO_LONG.to_owned().into());
         }
-        let listeners = listeners
-            .plan(Some(running), &config, &mut InheritedSockets::default())
-            .map_err(|error| error.to_string())?;
+        let listeners = listeners.plan(Some(running), &config).map_err(|error| error.to_string())?;
         if let Some(remote) = source.remote() {
             remote.keep();
         }

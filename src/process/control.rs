@@ -116,10 +116,13 @@ impl Control {
     /// Drains, and writes what has to be written before the process ends. If a worker has ended already, the others still
     /// finish their requests.
     async fn stop(self, ended: Option<(usize, io::Result<usize>)>) -> Result<Stopped, StartError> {
-        let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
+        let Control { mut in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } =
+            self;
         service_manager::stopping();
         // Callers that wait for a reload or an override learn that there will be none.
         drop((requested, waiters, overrides));
+        // No reload needs them any more. They must not keep connections that no worker will accept.
+        in_force.listeners.forget_inherited();
         let InForce { view, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();

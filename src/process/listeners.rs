@@ -4,12 +4,14 @@
 //! its changes over a channel, the first listeners included.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use super::StartError;
-use super::service_manager::InheritedSockets;
+use super::service_manager::{InheritedSockets, UnusedSocket};
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net::{self, Traffic};
@@ -21,6 +23,7 @@ pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
     next: usize,
     workers: usize,
+    inherited: Arc<InheritedSockets>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub(super) struct ListenerPlan {
     opened: Vec<(OpenListener, Vec<TcpListener>)>,
     admin: Option<AdminChange>,
     admin_uses_tls: bool,
+    unused: Vec<UnusedSocket>,
 }
 
 pub(super) struct Listeners {
@@ -54,24 +58,20 @@ pub(super) struct ListenerChanges {
 }
 
 impl OpenListeners {
-    /// Opens the additional listeners of `config`, or takes them from `inherited`. `running` is the configuration in force.
+    /// Opens the additional listeners of `config`, or duplicates inherited ones. `running` is the configuration in force.
     ///
     /// # Errors
     /// The first listener that cannot be opened.
-    pub(super) fn plan(
-        &self,
-        running: Option<&Config>,
-        config: &Config,
-        inherited: &mut InheritedSockets,
-    ) -> Result<ListenerPlan, StartError> {
+    pub(super) fn plan(&self, running: Option<&Config>, config: &Config) -> Result<ListenerPlan, StartError> {
         let admin = |config: &Config| config.admin.as_ref().map(|admin| admin.listen.clone());
         let admin_tcp = admin(config).as_ref().and_then(tcp);
         let listed = config.listeners().map(|listener| listener.address);
         let all: Vec<SocketAddr> = listed.chain(admin_tcp).collect();
         let ports = self.all.iter().map(|open| open.port).chain(running.and_then(admin_port));
         let own_ports: Vec<_> = ports.collect();
-        let mut bind = |address, sockets| {
-            if let Some(socket) = inherited.take(address) {
+        let mut free = self.inherited.free();
+        let bind = |inherited: Option<&TcpListener>, address: SocketAddr, sockets: usize| {
+            if let Some(socket) = inherited {
                 // All workers accept from one queue.
                 return (0..sockets).map(|_| socket.try_clone().map_err(StartError::System)).collect();
             }
@@ -79,11 +79,13 @@ impl OpenListeners {
                 net::bind(address, sockets, net::is_v6_only(address, &all), !own_ports.contains(&address.port()));
             bound.map_err(|error| StartError::Bind(address.to_string(), error))
         };
-        let afterwards = Self { all: Vec::new(), ..*self };
+        let afterwards = Self { all: Vec::new(), inherited: self.inherited.clone(), ..*self };
         let admin_uses_tls = config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
-        let mut plan = ListenerPlan { afterwards, opened: Vec::new(), admin: None, admin_uses_tls };
+        let mut plan = ListenerPlan { afterwards, opened: Vec::new(), admin: None, admin_uses_tls, unused: Vec::new() };
         for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
             let is_v6_only = net::is_v6_only(address, &all);
+            // One that is open already uses it, too.
+            let inherited = free.take(address);
             // Several listeners may have port 0, so each open one is taken once.
             let taken = &plan.afterwards.all;
             let is_same = |open: &&OpenListener| {
@@ -94,7 +96,7 @@ impl OpenListeners {
                 plan.afterwards.all.push(OpenListener { is_tls, ..*open });
                 continue;
             }
-            let sockets = bind(address, self.workers)?;
+            let sockets = bind(inherited, address, self.workers)?;
             let bound = sockets.first().map(TcpListener::local_addr).transpose()?;
             let port = bound.map_or(address.port(), |bound| bound.port());
             let open = OpenListener { id: plan.afterwards.next, address, port, is_tls, traffic, is_v6_only };
@@ -103,30 +105,33 @@ impl OpenListeners {
             plan.afterwards.next += 1;
         }
         let wanted = admin(config);
+        let inherited = admin_tcp.and_then(|address| free.take(address));
+        let inherited_unix = wanted.as_ref().and_then(unix).and_then(|path| free.take_unix(path));
         if running.and_then(admin) != wanted {
             plan.admin = Some(match wanted {
                 Some(AdminAddress::Tcp(address)) => {
-                    let sockets = bind(address, 1)?;
+                    let sockets = bind(inherited, address, 1)?;
                     sockets
                         .into_iter()
                         .next()
                         .map_or(AdminChange::Close, |socket| AdminChange::Open(AdminListener::Tcp(socket)))
                 }
                 Some(ref address @ AdminAddress::Unix(ref path)) => {
-                    let bound = inherited.take_unix(path).map_or_else(|| net::bind_unix(path), Ok);
+                    let bound = inherited_unix.map_or_else(|| net::bind_unix(path), UnixListener::try_clone);
                     let bound = bound.map_err(|error| StartError::Bind(address.to_string(), error))?;
                     AdminChange::Open(AdminListener::Unix(bound))
                 }
                 None => AdminChange::Close,
             });
         }
+        plan.unused = free.unused();
         Ok(plan)
     }
 }
 
 impl Listeners {
-    pub(super) fn new(workers: usize) -> (Self, ListenerChanges) {
-        let open = OpenListeners { all: Vec::new(), next: 0, workers };
+    pub(super) fn new(workers: usize, inherited: InheritedSockets) -> (Self, ListenerChanges) {
+        let open = OpenListeners { all: Vec::new(), next: 0, workers, inherited: Arc::new(inherited) };
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         let (admin, admin_changes) = mpsc::unbounded_channel();
         (Self { open, workers: senders, admin }, ListenerChanges { workers: receivers, admin: admin_changes })
@@ -137,7 +142,7 @@ impl Listeners {
     }
 
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
-        let ListenerPlan { afterwards, opened, admin, admin_uses_tls } = plan;
+        let ListenerPlan { afterwards, opened, admin, admin_uses_tls, unused } = plan;
         let before = std::mem::replace(&mut self.open, afterwards);
         for (OpenListener { id, is_tls, traffic, .. }, sockets) in opened {
             let name = match traffic {
@@ -169,6 +174,12 @@ impl Listeners {
             // The thread of the admin listener ends with the process.
             let _ = self.admin.send(change);
         }
+        unused.iter().for_each(UnusedSocket::warn);
+    }
+
+    /// Closes the inherited sockets, but not the duplicates that listeners use.
+    pub(super) fn forget_inherited(&mut self) {
+        self.open.inherited = Arc::default();
     }
 }
 
@@ -190,6 +201,13 @@ fn tcp(address: &AdminAddress) -> Option<SocketAddr> {
     match address {
         AdminAddress::Tcp(address) => Some(*address),
         AdminAddress::Unix(_) => None,
+    }
+}
+
+fn unix(address: &AdminAddress) -> Option<&Path> {
+    match address {
+        AdminAddress::Unix(path) => Some(path),
+        AdminAddress::Tcp(_) => None,
     }
 }
 

@@ -80,14 +80,30 @@ impl Watchdog {
     }
 }
 
+/// The sockets that this process was started with. They stay open while listeners use duplicates of them, because a reload
+/// may need them again, or for the first time.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
     tcp: Vec<TcpListener>,
     unix: Vec<UnixListener>,
 }
 
+/// Those that no listener of a configuration uses yet.
+#[derive(Debug)]
+pub(super) struct FreeSockets<'a> {
+    tcp: Vec<&'a TcpListener>,
+    unix: Vec<&'a UnixListener>,
+}
+
+/// A socket that no listener uses: connections to it wait for ever.
+#[derive(Debug)]
+pub(super) struct UnusedSocket {
+    address: Option<String>,
+    help: &'static str,
+}
+
 impl InheritedSockets {
-    /// The sockets that this process was started with. They are not passed on to other processes.
+    /// Those of this process. They are not passed on to other processes.
     ///
     /// # Errors
     /// When one of them is not a listening socket of TCP or Unix.
@@ -106,33 +122,44 @@ impl InheritedSockets {
         Ok(all)
     }
 
+    pub(super) fn free(&self) -> FreeSockets<'_> {
+        FreeSockets { tcp: self.tcp.iter().collect(), unix: self.unix.iter().collect() }
+    }
+}
+
+impl<'a> FreeSockets<'a> {
     /// The socket that listens on this address. A wildcard address also accepts the IPv6 wildcard.
-    pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
-        let is_wanted = |socket: &TcpListener| socket.local_addr().is_ok_and(|bound| is_same(bound, address));
+    pub(super) fn take(&mut self, address: SocketAddr) -> Option<&'a TcpListener> {
+        let is_wanted = |socket: &&TcpListener| socket.local_addr().is_ok_and(|bound| is_same(bound, address));
         let at = self.tcp.iter().position(is_wanted)?;
         Some(self.tcp.remove(at))
     }
 
-    pub(super) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
+    pub(super) fn take_unix(&mut self, path: &Path) -> Option<&'a UnixListener> {
         let is_wanted =
-            |socket: &UnixListener| socket.local_addr().is_ok_and(|bound| bound.as_pathname() == Some(path));
+            |socket: &&UnixListener| socket.local_addr().is_ok_and(|bound| bound.as_pathname() == Some(path));
         let at = self.unix.iter().position(is_wanted)?;
         Some(self.unix.remove(at))
     }
 
-    /// Warns of sockets that no listener uses: connections to them would wait for ever.
-    pub(super) fn warn_of_rest(self) {
+    /// Those that are left after all listeners have taken theirs.
+    pub(super) fn unused(self) -> Vec<UnusedSocket> {
         let of_tcp = "add its address to server.listen, or make it that of decisions.listen";
         let tcp = self.tcp.iter().map(|socket| (socket.local_addr().ok().map(|address| address.to_string()), of_tcp));
         let of_unix = "name its path in admin.listen";
         let unix = self.unix.iter().map(|socket| (socket.local_addr().ok().map(|at| format!("{at:?}")), of_unix));
-        for (address, help) in tcp.chain(unix) {
-            tracing::warn!(
-                address,
-                help,
-                "closed a socket that was passed to the gateway: no listener has its address"
-            );
-        }
+        tcp.chain(unix).map(|(address, help)| UnusedSocket { address, help }).collect()
+    }
+}
+
+impl UnusedSocket {
+    pub(super) fn warn(&self) {
+        let Self { address, help } = self;
+        tracing::warn!(
+            address,
+            help,
+            "connections wait in a socket that was passed to the gateway: no listener has its address"
+        );
     }
 }
 

@@ -13,11 +13,12 @@ mod order;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::base::clock::{self, Time};
 use crate::base::in_force::{BackgroundTask, InForce};
@@ -50,6 +51,8 @@ pub struct AcmeSource {
     jitter: f64,
     /// When the source was made; since then a certificate is due if there is none.
     began: Time,
+    /// Whether another gateway that shares the store is ordering.
+    waits_for_other: AtomicBool,
 }
 
 /// Outlives all sources.
@@ -66,7 +69,8 @@ impl AcmeSource {
     fn new(acme: &Acme, folder: Folder, shared: &Arc<Shared>) -> Self {
         let identity = ArcSwapOption::from_pointee(folder.certificates(&acme.names, clock::now()).best);
         let (acme, shared) = (acme.clone(), shared.clone());
-        Self { acme, folder, shared, identity, jitter: fastrand::f64(), began: clock::now() }
+        let (jitter, began, waits_for_other) = (fastrand::f64(), clock::now(), AtomicBool::new(false));
+        Self { acme, folder, shared, identity, jitter, began, waits_for_other }
     }
 
     pub fn identity(&self) -> Option<Arc<Identity>> {
@@ -111,7 +115,8 @@ impl AcmeSource {
     /// next attempt; `None` if none is needed.
     async fn get(&self) -> Result<Option<Duration>, OrderFailure> {
         let failed = |error: io::Error| self.folder.failed(&error);
-        let Some(_lock) = self.folder.state.lock().map_err(failed)? else { return Ok(Some(WAIT_FOR_OTHERS)) };
+        let until = Instant::now() + LIMIT;
+        let Some(lock) = self.folder.state.lock().map_err(failed)? else { return Ok(Some(WAIT_FOR_OTHERS)) };
         self.look().map_err(failed)?;
         if clock::now() < self.due() {
             return Ok(None);
@@ -121,19 +126,22 @@ impl AcmeSource {
             return Ok(Some(Duration::from_micros(later).min(failure::LONGEST)));
         }
         self.folder.try_write().map_err(failed)?;
-        tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
-        let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
-        let ordered = timeout(LIMIT, ordering).await;
-        let limit = humantime::format_duration(LIMIT);
-        let ordered =
-            ordered.unwrap_or_else(|_| Err(OrderFailure::new(Kind::Away, format!("not done within {limit}"))))?;
-        if ordered.is_none() {
+        let names = self.acme.names.join(" ");
+        let claim = self.shared.challenges.claim(&self.acme.names, &self.folder, lock).await.map_err(failed)?;
+        let Some(claim) = claim else {
+            if !self.waits_for_other.swap(true, Ordering::Relaxed) {
+                tracing::info!(names, "another gateway that shares the store is ordering a certificate");
+            }
             return Ok(Some(WAIT_FOR_OTHERS));
-        }
+        };
+        self.waits_for_other.store(false, Ordering::Relaxed);
+        tracing::info!(names, directory = %self.acme.directory, "a certificate is ordered");
+        let ordered = timeout_at(until, order::order(&self.acme, &self.folder, claim)).await;
+        let limit = humantime::format_duration(LIMIT);
+        ordered.unwrap_or_else(|_| Err(OrderFailure::new(Kind::Away, format!("not done within {limit}"))))?;
         self.shared.succeeded.one();
         self.look().map_err(failed)?;
         if clock::now() >= self.due() {
-            let names = self.acme.names.join(" ");
             tracing::warn!(names, again_after = ?AGAIN, "a new certificate is in the last third of its life already");
             return Ok(Some(AGAIN));
         }
@@ -144,8 +152,9 @@ impl AcmeSource {
     fn fail(&self, failure: &OrderFailure, failures: u32) -> Duration {
         self.shared.failed[failure.kind as usize].one();
         let pause = failure::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
-        if failure.retry_after.is_some()
-            && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
+        if let Some(retry_after) = failure.retry_after
+            && let until = clock::now().after(retry_after.min(failure::LONGEST))
+            && let Err(error) = self.folder.pause_until(&self.acme, until)
         {
             tracing::warn!(%error, "a restart will not know how long the authority asks to wait");
         }

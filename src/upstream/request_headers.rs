@@ -150,8 +150,9 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
         sink.add(FORWARDED_PROTO, info.scheme.name().as_bytes());
     }
     if let Some(ClientCertificate { subject, sha256 }) = info.certificate {
-        let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
-        sink.add(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
+        let escaped = |subject: &String| subject.replace('\\', "\\\\").replace('"', "\\\"");
+        let subject = subject.as_ref().map_or(String::new(), |subject| format!(";Subject=\"{}\"", escaped(subject)));
+        sink.add(FORWARDED_CLIENT_CERT, format!("Hash={sha256}{subject}").as_bytes());
     }
     if let Some(value) = client_host.filter(|_| !host) {
         sink.add(FORWARDED_HOST, value.as_bytes());

@@ -151,9 +151,13 @@ fn aged(server: &AcmeServer, text: &str) -> tempfile::TempDir {
 fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
     const LIMITED: &str = r#"{"type":"urn:ietf:params:acme:error:rateLimited","detail":"too many certificates"}"#;
     const NONCE: &str = r#"{"type":"urn:ietf:params:acme:error:badNonce","detail":"it was lost"}"#;
+    const WEEK: u64 = 604_800;
     const REFUSED: &str = r#"{"type":"urn:ietf:params:acme:error:rejectedIdentifier","detail":"not this name"}"#;
     let moods = [
         (AcmeMood::Says(429, "Retry-After: 7200\r\n", LIMITED), "limited", "too many certificates", 7200..7201),
+        (AcmeMood::Says(429, "Retry-After: 99999999999999999999\r\n", LIMITED), "limited", "too many", WEEK..WEEK + 1),
+        (AcmeMood::Defers("Retry-After: 7200\r\n"), "away", "timed out", 7200..7201),
+        (AcmeMood::Defers("Retry-After: 18446744073709551615\r\n"), "away", "timed out", WEEK..WEEK + 1),
         (AcmeMood::Says(503, "Retry-After: 30\r\n", "<html>"), "away", "the server answers 503", 30..31),
         (AcmeMood::Says(500, "", "busy"), "away", "the server answers 500", 4..6),
         (AcmeMood::Says(400, "", NONCE), "away", "it was lost", 4..6),
@@ -398,14 +402,15 @@ fn a_directory_that_never_ends_or_never_answers_is_given_up() {
     });
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     std::thread::scope(|scope| {
-        for (server, why) in [(endless, "the answer has more than 256 KiB"), (silent, "not done within 15s")] {
+        let too_large = (endless, "unusable", "the answer has more than 256 KiB");
+        for (server, reason, why) in [too_large, (silent, "away", "not done within 15s")] {
             scope.spawn(move || {
                 let state = tempfile::tempdir().unwrap();
                 let directory = format!("http://{}/directory", server.address());
                 let gateway =
                     start(state.path(), &gateway_text(&directory, &["a.test"], "", ["127.0.0.1:0"; 2], &everything()));
                 let told = gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
-                assert_eq!(told["reason"], "away", "{told}");
+                assert_eq!(told["reason"], reason, "{told}");
                 assert!(told["error"].as_str().unwrap().contains(why), "{told}");
                 assert_eq!(gateway.client().get("/").status, 200);
             });

@@ -1,6 +1,6 @@
 //! A new gateway takes over the listening socket of the previous one, and both report to the service manager.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -118,4 +118,47 @@ fn a_socket_that_no_listener_uses_is_reported() {
     let gateway = Gateway::with_unused_socket(&socket, &limited("client-ip", "1/d", ""));
     let line = gateway.wait_log("a warning", |line| line["level"] == "WARN");
     assert_eq!(line["address"], socket.local_addr().unwrap().to_string());
+}
+
+#[test]
+fn a_reload_takes_a_passed_socket_for_the_first_time_or_again() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let rest = limited("client-ip", "100/d", "");
+    let gateway = Gateway::with_unused_socket(&socket, &rest);
+    let warning = "connections wait in a socket that was passed to the gateway: no listener has its address";
+    gateway.wait_message(warning);
+    let warnings = || gateway.log().iter().filter(|line| line.contains(warning)).count();
+    let listen = format!("listen = \"{address}\"");
+    for round in 1..3 {
+        let mut waiting = Client::connect(address);
+        waiting.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        gateway.reload_and_wait(&listen, &rest);
+        assert_eq!(waiting.response(false).status, 200);
+        assert_eq!(Client::connect(address).get("/").status, 200);
+        // A reload that keeps the listener changes nothing.
+        gateway.reload_and_wait(&listen, &rest);
+        assert_eq!(Client::connect(address).get("/").status, 200);
+        assert_eq!(warnings(), round);
+        gateway.reload_and_wait("", &rest);
+        assert_eq!(warnings(), round + 1);
+    }
+}
+
+#[test]
+fn a_passed_socket_that_only_the_gateway_has_is_closed_when_it_stops() {
+    let (up, release) = Upstream::holding();
+    let manager = Manager::new();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut gateway = Gateway::with_socket(&socket, manager.path(), &up.everything());
+    drop(socket);
+    let mut client = Client::connect(address);
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    up.wait_connections(1);
+    gateway.signal(Signal::TERM);
+    until("connections are refused", PATIENCE, || TcpStream::connect(address).is_err());
+    drop(release);
+    assert_eq!(client.response(false).status, 200);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
 }

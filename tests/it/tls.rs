@@ -290,6 +290,9 @@ fn clients_are_known_by_their_certificates() {
     let site = authority.issue("site", "site", &["site.test"]);
     let [first, second] = ["first", "second"].map(|name| authority.issue(name, name, &[]));
     let stranger = others.issue("stranger", "first", &[]);
+    let unnamed = authority.issue_with("unnamed", "", &["unnamed.test"], |params| {
+        params.distinguished_name = rcgen::DistinguishedName::new();
+    });
     let up = Upstream::start(|_| reply(200, "hello"));
     let limit = "[limits.l]\nkey = \"client-cert\"\nmissing = \"reject\"\nrates = [\"2/d\"]\n";
     let rest = format!("{limit}{}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n", up.section());
@@ -311,9 +314,15 @@ fn clients_are_known_by_their_certificates() {
     assert!(told[0].starts_with("Hash=") && told[0].ends_with(";Subject=\"CN=first\""), "{told:?}");
     assert!(told[2].ends_with(";Subject=\"CN=second\""), "{told:?}");
 
+    // A subject that is empty is no key, but the upstream may know the certificate.
+    let shared = rest.replace("missing = \"reject\"", "missing = \"shared\"");
+    gateway.reload_and_wait(&server(&[&site], &ca), &shared);
+    assert_eq!(status(Some(&unnamed)), Some(200));
+    let told = up.received().pop().unwrap().headers.joined("x-forwarded-client-cert");
+    assert!(told.strip_prefix("Hash=").is_some_and(|hash| hash.len() == 64), "{told:?}");
+
     let required = format!("client_ca = {:?}", authority.ca());
-    gateway.reload(&server(&[&site], &required), &rest);
-    gateway.wait_message("reloaded");
+    gateway.reload_and_wait(&server(&[&site], &required), &rest);
     assert_eq!([status(None), status(Some(&second))], [None, Some(200)]);
 }
 

@@ -92,18 +92,18 @@ impl ClientAuth {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// Like `CN=reports,O=Example` (RFC 4514).
-    pub subject: String,
+    /// Like `CN=reports,O=Example` (RFC 4514). `None` if it cannot be read or is empty, and so identifies nobody.
+    pub subject: Option<String>,
     /// Of the certificate in DER, in lower-case hexadecimal.
     pub sha256: String,
 }
 
 impl ClientCertificate {
-    /// Reads a certificate that was verified. `None` if its subject cannot be read or is empty, and so identifies nobody.
-    pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let parsed = CertificateInner::<Raw>::from_der(certificate).ok()?;
-        let subject = parsed.tbs_certificate().subject().to_string();
+    /// Reads a certificate that was verified.
+    pub fn read(certificate: &CertificateDer<'_>) -> Self {
+        let parsed = CertificateInner::<Raw>::from_der(certificate);
+        let subject = parsed.ok().map(|parsed| parsed.tbs_certificate().subject().to_string());
         let sha256 = format!("{:x}", Bytes::copy_from_slice(digest(&SHA256, certificate).as_ref()));
-        (!subject.is_empty()).then_some(Self { subject, sha256 })
+        Self { subject: subject.filter(|subject| !subject.is_empty()), sha256 }
     }
 }

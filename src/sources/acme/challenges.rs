@@ -6,15 +6,19 @@
 //! second for each name, so that a stranger cannot cause more load.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::server::ServerConfig;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::shared_answers::SharedAnswers;
+use super::folder::Folder;
+use super::shared_answers::{OrderIds, SharedAnswers};
 use crate::base::clock::{self, Monotonic};
 use crate::base::metrics::SharedCounter;
 use crate::config::Challenge;
@@ -140,35 +144,81 @@ impl Challenges {
         if is_answered { self.answered.one() } else { self.unknown.one() }
     }
 
-    /// Prepares to answer for these names. `None` if another gateway that shares the store is answering for one of them.
-    pub(super) async fn claim(self: &Arc<Self>, names: &[String]) -> Option<Claim> {
+    /// Prepares to answer for these names, in an order of this folder, which is locked. `None` if another gateway that shares
+    /// the store is answering for one of them.
+    ///
+    /// # Errors
+    /// When the folder cannot be used.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        names: &[String],
+        folder: &Folder,
+        lock: File,
+    ) -> io::Result<Option<Claim>> {
         let notes = self.state.lock().notes.clone();
-        let mut claim = Claim { challenges: self.clone(), notes, names: Vec::new() };
-        let Some(notes) = claim.notes.clone() else { return Some(claim) };
+        let mut claim = Claim { challenges: self.clone(), lock: Some(lock), claimed: None };
+        let Some(notes) = notes else { return Ok(Some(claim)) };
+        let ids = OrderIds::after(folder.last_claim()?)?;
+        let without_store = |name: &str, error: io::Error| {
+            tracing::warn!(name, %error, "other gateways cannot answer an authority: the store does not take the answer");
+        };
+        // Nothing is written each second while another gateway orders.
         for name in names {
-            match notes.claim(name).await {
-                Ok(true) => claim.names.push(name.clone()),
-                Ok(false) => {
-                    claim.end().await;
-                    return None;
-                }
+            match notes.is_claimed(name, &ids).await {
+                Ok(true) => return Ok(None),
+                Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(name, %error, "other gateways cannot answer an authority: the store does not take the answer");
-                    claim.end().await;
-                    return Some(Claim { challenges: self.clone(), notes: None, names: Vec::new() });
+                    without_store(name, error);
+                    return Ok(Some(claim));
                 }
             }
         }
-        Some(claim)
+        folder.keep_claim(&ids.new)?;
+        let claimed = claim.claimed.insert(Claimed { notes, id: ids.new.clone(), names: Vec::new() });
+        for name in names {
+            // The store may take the claim although its answer does not arrive.
+            claimed.names.push(name.clone());
+            match claimed.notes.claim(name, &ids).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    claim.end().await;
+                    return Ok(None);
+                }
+                Err(error) => {
+                    without_store(name, error);
+                    claim.end().await;
+                    return Ok(Some(claim));
+                }
+            }
+        }
+        Ok(Some(claim))
     }
 }
 
 /// The answers of one order, which are withdrawn when this is dropped.
 pub(super) struct Claim {
     challenges: Arc<Challenges>,
-    notes: Option<Arc<SharedAnswers>>,
-    /// Names that are claimed in the store.
+    /// Of the state folder, until the answers are withdrawn: then the next order of this folder may begin.
+    lock: Option<File>,
+    /// `None` if no other gateway can answer.
+    claimed: Option<Claimed>,
+}
+
+/// What an order has in the store.
+struct Claimed {
+    notes: Arc<SharedAnswers>,
+    /// That of the order.
+    id: String,
     names: Vec<String>,
+}
+
+impl Claimed {
+    async fn withdraw(self) {
+        for name in &self.names {
+            // A note that stays in the store expires.
+            let _ = self.notes.remove(name, &self.id).await;
+        }
+    }
 }
 
 impl Claim {
@@ -177,8 +227,8 @@ impl Claim {
         if let Some(slot) = slot {
             *slot.own.lock() = Some(Answer::new(key_authorization.to_owned()));
         }
-        if let Some(notes) = &self.notes
-            && let Err(error) = notes.write(name, key_authorization).await
+        if let Some(Claimed { notes, id, .. }) = &self.claimed
+            && let Err(error) = notes.write(name, key_authorization, id).await
         {
             tracing::warn!(name, %error, "other gateways cannot answer an authority: the store does not take the answer");
         }
@@ -186,24 +236,29 @@ impl Claim {
 
     /// Waits until all gateways answer, even those that have just asked the store.
     pub(super) async fn spread(&self) {
-        if self.notes.is_some() {
+        if self.claimed.is_some() {
             tokio::time::sleep(SPREAD).await;
         }
     }
 
     /// Withdraws the answers, also from the store.
     pub(super) async fn end(&mut self) {
-        for name in std::mem::take(&mut self.names) {
-            if let Some(notes) = &self.notes {
-                // A note that stays in the store expires.
-                let _ = notes.remove(&name).await;
-            }
+        if let Some(claimed) = self.claimed.take() {
+            claimed.withdraw().await;
         }
     }
 }
 
 impl Drop for Claim {
+    /// An order that is cancelled, by a reload or after its time, withdraws its answers, too.
     fn drop(&mut self) {
         self.challenges.state.lock().names.values().for_each(|slot| *slot.own.lock() = None);
+        if let (Some(claimed), Ok(runtime)) = (self.claimed.take(), Handle::try_current()) {
+            let lock = self.lock.take();
+            runtime.spawn(async move {
+                claimed.withdraw().await;
+                drop(lock);
+            });
+        }
     }
 }

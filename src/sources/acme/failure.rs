@@ -31,7 +31,7 @@ named! {
     }
 }
 
-/// The pause that the authority asked for when it last refused something.
+/// The pause that the authority has asked for in its last answer: it has refused something, or is not done yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
 
@@ -40,7 +40,7 @@ impl RetryAfter {
         *self.0.lock() = pause;
     }
 
-    /// The pause, if one was asked for since the last call.
+    /// The pause, if the last answer asked for one and it was not taken before.
     pub(super) fn take(&self) -> Option<Duration> {
         self.0.lock().take()
     }
@@ -112,8 +112,8 @@ impl OrderFailure {
             Error::Other(error) => match error.downcast_ref::<NoAnswer>() {
                 Some(NoAnswer::Status(StatusCode::TOO_MANY_REQUESTS)) => Kind::Limited,
                 Some(NoAnswer::Status(status)) if !status.is_server_error() => Kind::Refused,
+                Some(NoAnswer::Url(_) | NoAnswer::Fetch(FetchError::TooLarge(_))) | None => Kind::Unusable,
                 Some(NoAnswer::Status(_) | NoAnswer::Fetch(_)) => Kind::Away,
-                Some(NoAnswer::Url(_)) | None => Kind::Unusable,
             },
             _ => Kind::Unusable,
         };
@@ -184,6 +184,13 @@ mod tests {
         assert_eq!(days, [6000, 5775, 5550]);
         // A certificate that ends before it begins is renewed at once.
         assert_eq!(renewal(Time::from_micros(9), Time::from_micros(3), 1.0), Time::from_micros(9));
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_is_as_large_when_it_is_asked_for_again() {
+        let kind = |error| OrderFailure::of(&NoAnswer::Fetch(error).into(), &RetryAfter::default()).kind;
+        assert_eq!(kind(FetchError::TooLarge(1 << 18)), Kind::Unusable);
+        assert_eq!(kind(FetchError::TimedOut(Duration::from_secs(1))), Kind::Away);
     }
 
     #[test]

@@ -164,6 +164,21 @@ impl Folder {
         self.state.write(&self.pause_path(acme), &[format!("{}\n", until.seconds_up()).as_bytes()])
     }
 
+    /// The id of the last claim of this folder in a shared store; `None` if there was none.
+    pub(super) fn last_claim(&self) -> io::Result<Option<String>> {
+        let parse = |bytes: &[u8]| String::from_utf8(bytes.to_owned()).map_err(|error| error.to_string());
+        let text = self.read(&self.claim_path(), parse)?.and_then(Result::ok);
+        Ok(text.map(|text| text.trim().to_owned()))
+    }
+
+    pub(super) fn keep_claim(&self, id: &str) -> io::Result<()> {
+        self.state.write(&self.claim_path(), &[format!("{id}\n").as_bytes()])
+    }
+
+    fn claim_path(&self) -> PathBuf {
+        self.path().join("claim")
+    }
+
     fn pause_path(&self, acme: &Acme) -> PathBuf {
         self.certificate_path(acme).with_extension("wait")
     }

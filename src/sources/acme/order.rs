@@ -2,19 +2,19 @@
 //! the client that the gateway uses for all servers that it asks.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Collected, Full};
 use instant_acme::{
     Account, AuthorizationStatus, BodyWrapper, BytesResponse, ChallengeType, Error, ExternalAccountKey, HttpClient,
     Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
-use super::challenges::{Challenges, Claim};
-use super::failure::{Kind, NoAnswer, OrderFailure, RetryAfter};
+use super::challenges::Claim;
+use super::failure::{Kind, LONGEST, NoAnswer, OrderFailure, RetryAfter};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
 use crate::base::http::retry_after;
@@ -26,14 +26,8 @@ use crate::net::tls::ConnectorTls;
 const POLLS: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 
-/// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway that shares the store is
-/// ordering one for the same names.
-pub(super) async fn order(
-    acme: &Acme,
-    folder: &Folder,
-    challenges: &Arc<Challenges>,
-) -> Result<Option<()>, OrderFailure> {
-    let Some(mut claim) = challenges.claim(&acme.names).await else { return Ok(None) };
+/// Orders a certificate and writes it into the folder.
+pub(super) async fn order(acme: &Acme, folder: &Folder, mut claim: Claim) -> Result<(), OrderFailure> {
     let told = RetryAfter::default();
     let mut ordered = ordered(acme, folder, &claim, &told).await;
     if ordered.as_ref().is_err_and(|failure| failure.is_without_account) {
@@ -41,7 +35,7 @@ pub(super) async fn order(
         ordered = self::ordered(acme, folder, &claim, &told).await;
     }
     claim.end().await;
-    ordered.map(Some)
+    ordered
 }
 
 async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
@@ -53,12 +47,14 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
         prove(acme, &mut order, claim, told).await?;
         let ready = order.poll_ready(&POLLS).await;
         if !matches!(ready, Ok(OrderStatus::Ready)) {
+            let retry_after = told.take();
             let why = refusal(&mut order).await;
-            return Err(match (why, ready) {
-                (Some(why), _) => OrderFailure { retry_after: told.take(), ..OrderFailure::new(Kind::Refused, why) },
+            let failure = match (why, ready) {
+                (Some(why), _) => OrderFailure::new(Kind::Refused, why),
                 (None, Err(error)) => OrderFailure::of(&error, told),
                 (None, Ok(_)) => OrderFailure::new(Kind::Refused, "the authority says only that the order is invalid"),
-            });
+            };
+            return Err(OrderFailure { retry_after, ..failure });
         }
     }
     let key = order.finalize().await.map_err(failed)?;
@@ -183,6 +179,7 @@ impl HttpClient for AcmeClient {
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (url, tls, told) = (self.url(&request.uri().to_string()), self.tls.clone(), self.told.clone());
+        told.set(None);
         Box::pin(async move {
             let url = url?;
             let (head, body) = request.into_parts();
@@ -193,13 +190,17 @@ impl HttpClient for AcmeClient {
             if !fetched.body().is_empty() && !fetch::has_end(&fetched) {
                 return Err(NoAnswer::Fetch(FetchError::NoEnd).into());
             }
-            let (parts, body) = fetched.into_parts();
+            let (mut parts, body) = fetched.into_parts();
+            let asked = retry_after(&parts.headers, clock::now()).map(|pause| pause.min(LONGEST));
+            told.set(asked);
+            // The library adds it to the time of day, and panics if the sum is too large.
+            match asked {
+                Some(pause) => parts.headers.insert(RETRY_AFTER, HeaderValue::from(pause.as_secs())),
+                None => parts.headers.remove(RETRY_AFTER),
+            };
             let is_error = parts.status.is_client_error() || parts.status.is_server_error();
-            if is_error {
-                told.set(retry_after(&parts.headers, clock::now()));
-                if serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err() {
-                    return Err(NoAnswer::Status(parts.status).into());
-                }
+            if is_error && serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err() {
+                return Err(NoAnswer::Status(parts.status).into());
             }
             Ok(BytesResponse { parts, body: Box::new(body) })
         })

@@ -26,6 +26,8 @@ pub(crate) enum AcmeMood {
     Looks,
     /// Answers an order with this status, more fields and a body.
     Says(u16, &'static str, &'static str),
+    /// Leaves an order pending, and reports that with more fields.
+    Defers(&'static str),
     /// Reports that the gateway does not answer.
     Disbelieves,
     /// Forgets all accounts, until another one is made.
@@ -173,6 +175,12 @@ impl Shared {
                 let head =
                     format!("HTTP/1.1 {status} Word\r\nReplay-Nonce: n\r\n{fields}Content-Length: {length}\r\n\r\n");
                 return (head + body).into_bytes();
+            }
+            ("order", AcmeMood::Defers(fields)) if parts.len() > 1 => {
+                let body = order(&state, &base, number(), "pending").to_string();
+                let length = body.len();
+                let head = format!("HTTP/1.1 200 Word\r\nReplay-Nonce: n\r\n{fields}Content-Length: {length}\r\n\r\n");
+                return (head + &body).into_bytes();
             }
             ("order", AcmeMood::Forgets) => {
                 let problem = "urn:ietf:params:acme:error:accountDoesNotExist";
