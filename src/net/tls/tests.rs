@@ -193,6 +193,39 @@ fn files_that_are_no_identity_are_refused() {
 }
 
 #[test]
+fn only_an_answer_of_an_ocsp_responder_is_stapled() {
+    let key = key(Algorithm::Ecdsa);
+    let certificate = params(&["a.test"]).self_signed(&key).unwrap();
+    let stapled = |ocsp: &[u8]| {
+        let chain = vec![certificate.der().clone()];
+        Identity::new("a.pem".to_owned(), chain, der(&key), Some(ocsp.to_vec())).map_err(|error| error.to_string())
+    };
+    // OCSPResponse { successful, [0] { ResponseBytes { 1.3, OCTET STRING } } }
+    let good = b"\x30\x0d\x0a\x01\x00\xa0\x08\x30\x06\x06\x01\x2b\x04\x01x";
+    assert_eq!(stapled(good).unwrap().key.ocsp.as_deref(), Some(&good[..]));
+    let later = b"\x30\x03\x0a\x01\x03";
+    let why = "it is no OCSP response to staple: its status is 3, not 0 (successful)";
+    assert_eq!(stapled(later).unwrap_err(), why);
+    for broken in [
+        &b""[..],
+        b"garbage",
+        b"-----BEGIN CERTIFICATE-----",
+        b"\x30\x00",
+        b"\x30\x84\x00\x10\x00\x00xxxx",
+        b"\x30\x03\x0a\x01\x00",
+        b"\x30\x03\x02\x01\x00",
+        b"\x30\x07\x0a\x01\x00\xa0\x02\x05\x00",
+        b"\x30\x07\x0a\x01\x00\xa1\x02\x30\x00",
+        &[&good[..], b"x"].concat(),
+        &good[..good.len() - 1],
+        certificate.der(),
+    ] {
+        let why = stapled(broken).unwrap_err();
+        assert!(why.starts_with("it is no OCSP response to staple: "), "{why}");
+    }
+}
+
+#[test]
 fn a_chain_expires_with_its_first_certificate_that_does() {
     let (key, mut params) = (key(Algorithm::Ecdsa), params(&["a.test"]));
     params.not_after = date_time_ymd(2030, 1, 2);
