@@ -254,11 +254,7 @@ fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) 
     let auto = (all / (kinds + 1)).max(1);
     let limits = TrafficLimits::new(&config.server, auto);
     let max_connections = limits.of(Traffic::Requests).counts().most;
-    let upstream_connections = all.saturating_sub(kinds * max_connections.min(auto));
+    let upstream_connections = all.saturating_sub(kinds * max_connections);
     tracing::info!(max_connections, upstream_connections, file_handles, "connection limits");
-    if max_connections > auto {
-        let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
-        tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
-    }
     (limits, upstream_connections)
 }

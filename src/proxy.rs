@@ -221,7 +221,7 @@ async fn serve(
     if let Some((outcome, answer)) = early {
         return finish.respond(response, record, outcome, &answer);
     }
-    let attributes = received.attributes(client, target, &route.metrics.name);
+    let attributes = received.attributes(&client, target, &route.metrics.name);
     // Declared here because the decision borrows them.
     let (mut quotas, of_elements, limits) = (None, OnceCell::new(), &route.limits);
     let mut state = DecisionState::new(&gateway.store, worker.index);

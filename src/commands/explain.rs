@@ -50,10 +50,10 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     }
     let mut text = String::new();
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
-    let from = match (client.is_contradicted, client.via_trusted) {
-        (true, _) => format!(" (its headers name two clients: counted as {})", client.counted()),
-        (_, true) => " (as trusted proxies report)".to_owned(),
-        _ => String::new(),
+    let from = match (client.contradictory, client.via_trusted) {
+        (Some([listed, named]), _) => format!(" (its headers name two clients: {listed} and {named})"),
+        (None, true) => " (as trusted proxies report)".to_owned(),
+        (None, false) => String::new(),
     };
     line(&mut text, &format!("{} {}{} from {}{from}", head.method, target.host, target.path, client.address));
     let Some((index, served)) = route.and_then(|index| Some((index, gateway.served.get(index)?))) else {
@@ -83,7 +83,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     sent(&mut text, config, served, &head, &input);
 
     let tokens = tokens(&mut text, &gateway, served, &head.headers);
-    let attributes = request.attributes(client, &target, &served.metrics.name);
+    let attributes = request.attributes(&client, &target, &served.metrics.name);
     let mut attributes = RequestAttributes { tokens: &tokens, ..attributes };
     let problem = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default()).err();
     let part = if problem.is_some() { StageRange::FIRST } else { StageRange::ALL };

@@ -112,6 +112,7 @@ fn help(error: &PemError) -> &'static str {
             "remove the password, and let only the gateway's user read the file: openssl pkey -in OLD -out NEW"
         }
         PemError::Mismatch => "the key has to be the one with which the first certificate of the file was made",
+        PemError::Ocsp(_) => "it has to be the answer of the authority, in DER: openssl ocsp -respout FILE",
         PemError::Missing(_) | PemError::Pem(_) | PemError::Certificate(..) | PemError::TooMany => {
             "certificates are CERTIFICATE sections in PEM; in a chain, the one of the private key comes first"
         }

@@ -126,10 +126,10 @@ tables! {
         /// longest time that the client may read nothing of a response; then the gateway closes the connection. `"0"` means
         /// no limit. A route may have its own.
         body_timeout: Option<Duration> = wait_or_none(), "60s";
-        /// The maximum number of open client connections, over all workers. `"auto"`: as many as the limit of file handles
-        /// (raised at the start) allows, with one upstream connection for each. At the maximum, the gateway closes idle
-        /// connections: in each worker the longest idle one first, and first in the worker that has the new one; if none is
-        /// idle, new ones wait.
+        /// The maximum number of open client connections, over all workers. `"auto"`, and any higher number: as many as the
+        /// limit of file handles (raised at the start) allows, with one upstream connection for each. At the maximum, the
+        /// gateway closes idle connections: in each worker the longest idle one first, and first in the worker that has the
+        /// new one; if none is idle, new ones wait.
         max_connections: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Number(1, MOST_CONNECTIONS)])),
             "auto";
         /// The maximum number of open connections per address (IPv6: per /64); the gateway closes further ones at once. 0

@@ -86,7 +86,11 @@ impl CertificateFiles {
         let key = pem_files::read(&self.key, tls::private_key)?;
         let ocsp = self.ocsp.as_deref().map(|path| pem_files::read(path, |bytes| Ok(bytes.to_vec()))).transpose()?;
         Identity::new(self.cert.display().to_string(), chain, key, ocsp).map_err(|error| {
-            let path = if matches!(error, PemError::Certificate(..)) { &self.cert } else { &self.key };
+            let path = match (&error, &self.ocsp) {
+                (PemError::Certificate(..), _) => &self.cert,
+                (PemError::Ocsp(_), Some(ocsp)) => ocsp,
+                _ => &self.key,
+            };
             FileError { path: path.clone(), why: FileProblem::Content(error) }
         })
     }

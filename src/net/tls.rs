@@ -3,6 +3,7 @@
 
 mod identity;
 mod trust;
+mod tickets;
 mod listener_tls;
 mod connector_tls;
 

@@ -34,7 +34,7 @@ use crate::request::decide::{Asker, DecisionState};
 use crate::request::descriptors::messages::{HealthCheckRequest, HealthCheckResponse, RateLimitRequest, Serving};
 use crate::request::forward_auth;
 use crate::request::identify::RequestAttributes;
-use crate::request::identify::client::{Client, Reported};
+use crate::request::identify::client::Client;
 use crate::request::resolve::Rejection;
 use crate::server::{ClientBody, IncomingRequest, RequestGuard};
 
@@ -76,12 +76,7 @@ pub(super) async fn serve(
         connection,
         head,
         now: clock::now(),
-        client: Client {
-            address: connection.peer,
-            via_trusted: false,
-            is_contradicted: false,
-            forwarded: Reported::default(),
-        },
+        client: Client::of_peer(connection.peer),
         scheme: if connection.tls.is_some() { Scheme::Https } else { Scheme::Http },
         id: RequestId::of(id, random),
         is_head: false,
@@ -157,6 +152,7 @@ async fn decide(
         query: None,
         headers: &head.headers,
         client: connection.peer,
+        contradictory: &[],
         client_cert: None,
         tokens: &[],
         route: "",

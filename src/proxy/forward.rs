@@ -56,7 +56,7 @@ impl UpstreamCall<'_> {
 
     fn forwarded_header(&self) -> ForwardedHeader {
         let hop = if self.connection.tls.is_some() { Scheme::Https } else { Scheme::Http };
-        ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop: self.gateway.forwarded.then_some(hop) }
+        ForwardedHeader { keeps: self.client.forwarded.kept(), hop: self.gateway.forwarded.then_some(hop) }
     }
 
     /// Adds to the response what its server determines, for a client with these request headers.

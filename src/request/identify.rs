@@ -37,6 +37,8 @@ pub struct RequestAttributes<'a> {
     pub query: Option<&'a str>,
     pub headers: &'a HeaderMap,
     pub client: IpAddr,
+    /// The two addresses that the headers of a trusted proxy name instead of one, so that the client is unknown.
+    pub contradictory: &'a [IpAddr],
     /// The subject of the client's certificate.
     pub client_cert: Option<&'a str>,
     /// The valid ones of the tokens that limits of the route use.
@@ -46,6 +48,14 @@ pub struct RequestAttributes<'a> {
     pub body: Option<&'a InspectedBody<'a>>,
     /// If Envoy asks: what each limit is asked about, by the place of the limit.
     pub descriptors: &'a [Descriptor<'a>],
+}
+
+impl RequestAttributes<'_> {
+    /// The same request, if it came from this client.
+    #[must_use]
+    pub fn from_client(self, client: IpAddr) -> Self {
+        Self { client, contradictory: &[], ..self }
+    }
 }
 
 #[derive(Clone)]
@@ -193,10 +203,15 @@ impl KeyExtractor {
         Some(fingerprint)
     }
 
+    /// Like [`Self::extract`], for a key that the next request on the connection hardly has.
+    pub fn extract_rare(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<Fingerprint> {
+        // No limit of a route has this place, so the key is not cached.
+        self.extract(attributes, usize::MAX, key_cache)
+    }
+
     /// A hash of the key of a request; `None` if all parts of the key are missing.
     pub fn hash(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<u64> {
-        // No limit of a route has this place, so the key is not cached.
-        self.extract(attributes, usize::MAX, key_cache).map(Fingerprint::high)
+        self.extract_rare(attributes, key_cache).map(Fingerprint::high)
     }
 
     /// The value of the first part of the key, by which overrides and tiers are looked up.
@@ -388,6 +403,7 @@ mod tests {
             query,
             headers,
             client,
+            contradictory: &[],
             client_cert: None,
             tokens: &[],
             route: "r",

@@ -174,7 +174,7 @@ impl RouteRules {
 
 impl<'a> ArrivedRequest<'a> {
     /// What keys can be read from, on the route with this name, before a token is verified.
-    pub fn attributes<'r>(self, client: Client, target: &'r Target<'_>, route: &'r str) -> RequestAttributes<'r>
+    pub fn attributes<'r>(self, client: &'r Client, target: &'r Target<'_>, route: &'r str) -> RequestAttributes<'r>
     where
         'a: 'r,
     {
@@ -184,7 +184,8 @@ impl<'a> ArrivedRequest<'a> {
             path: target.key(),
             query: self.head.uri.query(),
             headers: &self.head.headers,
-            client: client.counted(),
+            client: client.address,
+            contradictory: client.contradictory.as_slice().as_flattened(),
             client_cert: self.client_cert,
             tokens: &[],
             route,

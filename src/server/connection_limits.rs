@@ -35,7 +35,8 @@ pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
 #[derive(Debug)]
 pub struct ConnectionLimits {
     server: ArcSwap<Server>,
-    /// The number for `max_connections = "auto"`.
+    /// What the file handles allow: the number for `max_connections = "auto"`, and the most for any other. Beyond it, clients
+    /// would take the handles that the rest of the gateway needs, such as its answers to probes.
     auto: usize,
     open: AtomicUsize,
     /// Empty if the number for each address is not limited.
@@ -80,6 +81,7 @@ pub struct ConnectionCounts {
 impl TrafficLimits {
     /// `auto` is the number of connections of each kind that the system allows.
     pub fn new(server: &Server, auto: usize) -> Self {
+        warn_of_handles(server, auto);
         let [requests, mut decisions] = [(); 2].map(|()| ConnectionLimits::new(server.clone(), auto));
         decisions.http2_errors = requests.http2_errors.clone();
         Self([requests, decisions].map(Arc::new))
@@ -91,6 +93,7 @@ impl TrafficLimits {
 
     /// Replaces the limits. Connections that are open stay open.
     pub fn reload(&self, server: &Server) {
+        warn_of_handles(server, self.of(Traffic::Requests).auto);
         self.0.iter().for_each(|limits| limits.reload(server.clone()));
     }
 
@@ -151,7 +154,7 @@ impl ConnectionLimits {
     fn most(&self) -> usize {
         match self.server().max_connections {
             MaxConnections::Auto => self.auto,
-            MaxConnections::Number(most) => most,
+            MaxConnections::Number(most) => most.min(self.auto),
         }
     }
 
@@ -316,6 +319,15 @@ pub fn raise_handles() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+fn warn_of_handles(server: &Server, enough_for: usize) {
+    if let MaxConnections::Number(max_connections) = server.max_connections
+        && max_connections > enough_for
+    {
+        let help = "only so many are accepted: raise the limit of file handles, since a client may need two handles";
+        tracing::warn!(max_connections, enough_for, help, "there are too few file handles for max_connections");
+    }
+}
+
 /// How many connections, with clients and to upstreams together, `handles` allow if each worker has so many listening
 /// sockets: at least two.
 pub fn connections_for(handles: u64, workers: usize, listeners: usize) -> usize {
@@ -334,6 +346,19 @@ mod tests {
         assert_eq!(connections_for(1_048_576, 16, 2), 1_048_576 - 64 - 16 * 12);
         assert_eq!(connections_for(10, 2, 1), 2);
         assert!(connections_for(u64::MAX, 2, 1) > 1 << 61);
+    }
+
+    #[test]
+    fn no_setting_goes_beyond_what_the_handles_allow() {
+        let most = |max_connections| {
+            let server = Server { max_connections, ..crate::server::tests::server() };
+            ConnectionLimits::new(server, 100).counts().most
+        };
+        assert_eq!(most(MaxConnections::Auto), 100);
+        assert_eq!(
+            [1, 99, 100, 101, usize::MAX].map(|number| most(MaxConnections::Number(number))),
+            [1, 99, 100, 100, 100]
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ const UNANSWERED: &[u8] = b"GET /unanswered HTTP/1.1\r\nHost: h\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
 /// Limits that no test exceeds.
-fn server() -> Server {
+pub(super) fn server() -> Server {
     Server {
         listen: Vec::new(),
         tls: None,

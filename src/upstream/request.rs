@@ -148,7 +148,7 @@ impl ForwardedInfo<'_> {
         trusted: false,
         version: Version::HTTP_11,
         scheme: Scheme::Http,
-        header: ForwardedHeader { keeps: false, hop: None },
+        header: ForwardedHeader { keeps: 0, hop: None },
         certificate: None,
         origin: None,
     };
@@ -173,8 +173,9 @@ impl Origin<'_> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedHeader {
-    /// Whether a trusted proxy has written the header. Otherwise its client may have, and the header is dropped.
-    pub keeps: bool,
+    /// How many of the last elements are passed on, because trusted proxies have written them. A client may have written the
+    /// others.
+    pub keeps: usize,
     /// The scheme of the peer's connection, if an element for the peer is written.
     pub hop: Option<Scheme>,
 }

@@ -2,15 +2,15 @@
 //! 9110, section 7.6.3), and those of the route. Host is not among them, since each protocol has its own form for it.
 //!
 //! Forwarded (RFC 7239) says who the client is, which host it has asked for, and how. Upstreams read the client from the
-//! first element, so that element must have the client that the gateway believes. The header of a trusted proxy is kept if
-//! it does; otherwise the gateway writes the header itself.
+//! first element, so that element must have the client that the gateway believes. What trusted proxies have written is kept if
+//! it names somebody; otherwise the gateway writes the header itself.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
 use super::header_policy::{HeaderAction, header_action};
-use super::request::{ForwardedInfo, RequestHead};
+use super::request::{ForwardedHeader, ForwardedInfo, RequestHead};
 use crate::base::http::header_rules::{
     FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, REAL_IP, REQUEST_ID,
     is_same_variable,
@@ -19,6 +19,7 @@ use crate::base::http::trace_context::{TRACEPARENT, TRACESTATE};
 use crate::base::http::{header_list, via};
 use crate::config::{HeaderChanges, Scheme};
 use crate::net::tls::ClientCertificate;
+use crate::request::identify::client::last_elements;
 
 /// The most names that Connection may contain: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
@@ -110,6 +111,8 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
                 forwarded_for |= passes;
                 continue;
             }
+            // It is sent below, in one line without what the client may have written.
+            FORWARDED => continue,
             // The certificate that the peer itself has shown is sent instead.
             FORWARDED_CLIENT_CERT if info.certificate.is_some() => continue,
             TRACEPARENT if is_clients_trace && traceparent.is_none() => {
@@ -120,7 +123,6 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
                 sink.pass(name, value);
                 continue;
             }
-            FORWARDED if info.header.hop.is_some() || !info.header.keeps => continue,
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
             "host" => client_host = Some(value).filter(|host| !host.is_empty()),
@@ -139,8 +141,8 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     } else {
         sink.add(FORWARDED_FOR, peer);
     }
-    if let Some(hop) = info.header.hop {
-        sink.add_written(FORWARDED, |value| write_forwarded(value, headers, client_host, info, hop));
+    if info.header != ForwardedHeader::default() {
+        sink.add_written(FORWARDED, |value| write_forwarded(value, headers, client_host, info));
     }
     match info.client {
         None => sink.add(REAL_IP, peer),
@@ -189,22 +191,22 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     codings.take(MAX_NAMED).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Appends the value of Forwarded, in one line. `host` is the client's Host header, unless it is empty, and `hop` is the
-/// scheme of the peer's connection.
+/// Appends the value of Forwarded, in one line. `host` is the client's Host header, unless it is empty.
 fn write_forwarded(
     value: &mut Vec<u8>,
     headers: &HeaderMap,
     host: Option<&HeaderValue>,
     forwarded: &ForwardedInfo<'_>,
-    hop: Scheme,
 ) {
     let host = host.map_or(&b""[..], HeaderValue::as_bytes);
-    if forwarded.header.keeps {
-        let lines = headers.get_all(header::FORWARDED).iter().map(|line| line.as_bytes().trim_ascii());
-        for line in lines.filter(|line| !line.is_empty()) {
-            value.extend_from_slice(line);
-            value.extend_from_slice(SEPARATOR);
-        }
+    let ForwardedHeader { keeps, hop } = forwarded.header;
+    for (index, element) in last_elements(headers, keeps).enumerate() {
+        value.extend_from_slice(if index > 0 { SEPARATOR } else { b"" });
+        value.extend_from_slice(element);
+    }
+    let Some(hop) = hop else { return };
+    if keeps > 0 {
+        value.extend_from_slice(SEPARATOR);
         return push_element(value, forwarded.peer, host, hop);
     }
     let listed = forwarded.trusted.then(|| header_list::members(headers, &FORWARDED_HOST_NAME).next()).flatten();
@@ -268,7 +270,7 @@ mod tests {
     use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
     use crate::base::random::Random;
     use crate::request::identify::client::{client, scheme};
-    use crate::upstream::request::{ForwardedHeader, Origin};
+    use crate::upstream::request::Origin;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -433,10 +435,10 @@ mod tests {
             scheme: scheme(false, found, &headers),
             certificate: None,
             origin: None,
-            header: ForwardedHeader { keeps: found.forwarded.is_to_be_kept(), hop: None },
+            header: ForwardedHeader { keeps: found.forwarded.kept(), hop: Some(Scheme::Http) },
         };
         let mut value = Vec::new();
-        write_forwarded(&mut value, &headers, headers.get(header::HOST), &info, Scheme::Http);
+        write_forwarded(&mut value, &headers, headers.get(header::HOST), &info);
         String::from_utf8(value).unwrap()
     }
 
@@ -464,7 +466,7 @@ mod tests {
         let own = "for=10.0.0.1;host=\"in.test:80\";proto=http";
         for (lines, expected) in [
             (&["for=1.1.1.1;proto=https;by=_a"][..], "for=1.1.1.1;proto=https;by=_a"),
-            (&["for=2.2.2.2, for=1.1.1.1 ", " ", "for=\"[fd00::2]\""], "for=2.2.2.2, for=1.1.1.1, for=\"[fd00::2]\""),
+            (&["for=2.2.2.2, for=1.1.1.1 ", " ", "for=\"[fd00::2]\""], "for=1.1.1.1, for=\"[fd00::2]\""),
             (&["for=unknown;host=a"], "for=unknown;host=a"),
         ] {
             let lines: Vec<_> = lines.iter().map(|line| ("forwarded", *line)).chain([host]).collect();
@@ -488,7 +490,7 @@ mod tests {
         }
         // Nobody knows who the client is.
         let lines = [host, ("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=2.2.2.2")];
-        assert_eq!(written(PEER, &lines), own);
+        assert_eq!(written(PEER, &lines), format!("for=0.0.0.0;host=in.test;proto=http, {own}"));
         for (forwarded, expected) in [("for=\"1.1.1.1", own), ("proto=https", "for=10.0.0.1;host=in.test;proto=https")]
         {
             assert_eq!(written(PEER, &[host, ("forwarded", forwarded)]), expected, "{forwarded}");

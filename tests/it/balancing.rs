@@ -298,6 +298,8 @@ fn servers_are_told_who_the_client_is_and_no_connection_is_used_for_another() {
     assert_eq!(told(&mut proxied, &for_client("2001:db8::1")), format!("PROXY TCP6 2001:db8::1 ::ffff:{ip} 0 {port}"));
     assert_eq!(told(&mut proxied, &for_client("192.0.2.1")), format!("PROXY TCP4 192.0.2.1 {ip} 0 {port}"));
     assert_eq!(up.connections(), 4);
+    let contradictory = for_client("192.0.2.1") + "Forwarded: for=192.0.2.2\r\n";
+    assert_eq!(told(&mut proxied, &contradictory), format!("PROXY TCP4 0.0.0.0 {ip} 0 {port}"));
 }
 
 #[test]

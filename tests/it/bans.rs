@@ -468,6 +468,37 @@ fn a_trusted_proxy_is_answered_403_because_it_speaks_for_others_too() {
 }
 
 #[test]
+fn no_contradictory_header_of_a_proxy_helps_a_banned_client() {
+    every_store(|store| {
+        let banning = limited("client-ip", "2/d", "strategy = \"moving-window\"\nban = { after = 2 }");
+        let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.0/8\"]", &format!("{store}{banning}"));
+        let mut client = gateway.client();
+        let mut ask = |listed: &str, forwarded: &str| {
+            let response = client.get_with("/", format!("X-Forwarded-For: {listed}\r\nForwarded: for={forwarded}\r\n"));
+            (response.status, ban(&response).is_some())
+        };
+        let banned = "192.0.2.1";
+        let own = [200, 200, 429, 429].map(|_| ask(banned, banned).0);
+        assert_eq!((own, ask(banned, banned)), ([200, 200, 429, 429], (429, true)), "{store}");
+        for other in ["198.51.100.1", "198.51.100.2", "unknown"] {
+            assert_eq!([ask(banned, other), ask(other, banned)], [(429, true); 2], "{other}, {store}");
+        }
+        assert_eq!(bans(&gateway).len(), 1, "{store}");
+        assert!(bans(&gateway)[0]["key"].as_str().unwrap().starts_with("19….1#"), "{store}");
+        // Nobody else pays, also not the clients whose headers contradict each other.
+        assert_eq!(ask("192.0.2.2", "192.0.2.3"), (200, false), "{store}");
+        assert_eq!(ask("192.0.2.2", "192.0.2.2"), (200, false), "{store}");
+        assert_eq!((gateway.used("l", "0.0.0.0"), gateway.used("l", "192.0.2.2")), (1, 1), "{store}");
+        let decisions = |decision: &str| {
+            gateway.metric(&format!("gateway_limit_decisions_total{{limit=\"l\",decision=\"{decision}\"}}"))
+        };
+        assert_eq!(decisions("banned"), Some(6.0), "{store}");
+        assert_eq!(call(&gateway, "DELETE", "/api/limits/l/keys/192.0.2.1").status, 200);
+        until("it is lifted", PATIENCE, || ask(banned, banned).0 == 200);
+    });
+}
+
+#[test]
 fn the_client_that_the_proxy_protocol_names_is_not_a_trusted_proxy() {
     let banning = limited("client-ip", "1/d", "strategy = \"moving-window\"\nban = { after = 1, respond = \"close\" }");
     let trusted = "listen = \"127.0.0.1:0\"\nproxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]\n";

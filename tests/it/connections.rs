@@ -130,6 +130,28 @@ fn one_connection_ends_for_one_even_if_it_takes_its_time() {
 }
 
 #[test]
+fn clients_leave_file_handles_for_probes_whatever_max_connections_is() {
+    let rest = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+    let gateway = Gateway::with_handles(150, "workers = 1\nmax_connections = 1000\nheader_timeout = \"60s\"", rest);
+    let line = gateway.wait_message("there are too few file handles for max_connections");
+    // 150 handles less 74 for other things: half for clients.
+    assert_eq!((&line["max_connections"], &line["enough_for"]), (&1000.into(), &38.into()));
+    assert_eq!(gateway.metric("gateway_connections_max"), Some(38.0));
+    let connect = |_| {
+        let mut client = gateway.client();
+        client.send("GET / HT");
+        client
+    };
+    let clients: Vec<_> = (0..300).map(connect).collect();
+    until("all places are taken", Duration::from_secs(20), || gateway.metric("gateway_connections") == Some(38.0));
+    assert_eq!(gateway.admin("/healthz").status, 200);
+    gateway.reload_and_wait("workers = 1\nmax_connections = 1001\nheader_timeout = \"60s\"", rest);
+    gateway.wait_log("a warning of the new number", |line| line["max_connections"] == 1001);
+    assert!(!gateway.log().iter().any(|line| line.contains("cannot accept connections")));
+    drop(clients);
+}
+
+#[test]
 fn a_reload_raises_max_connections() {
     let (up, release) = held_back();
     let gateway = Gateway::with_server("max_connections = 1", &up.everything());
@@ -249,8 +271,8 @@ mod alone {
         let (up, release) = held_back();
         let rest = limited("global", "1000/d", "max_in_flight = 100") + &up.section();
         let rest = rest.replace("respond = { status = 200 }", "upstream = \"up\"");
-        let gateway = Gateway::with_handles(70, "workers = 1\nmax_connections = 1000", &rest);
-        gateway.wait_message("there are too few file handles for max_connections");
+        let gateway = Gateway::with_handles(1000, "workers = 1", &rest);
+        gateway.lower_handles(70);
         let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
         clients.iter_mut().for_each(|client| client.send(ASK));
         gateway.wait_message("cannot accept connections");

@@ -8,7 +8,7 @@ use jsonwebtoken::Algorithm;
 use toml::{Table, Value, toml};
 
 use crate::documents::pages;
-use crate::harness::{Authority, Signer, key_set};
+use crate::harness::{Authority, OCSP_RESPONSE, Signer, key_set};
 
 const SHIPPED: &str = include_str!("../../gateway.toml");
 
@@ -27,7 +27,7 @@ fn named_files() -> Authority {
     write("admin-token", "secret");
     write("origin", "secret");
     write("valkey-password", "secret");
-    write("tls/wild.ocsp", "a response");
+    fs::write(authority.folder().join("tls/wild.ocsp"), OCSP_RESPONSE).unwrap();
     write("jwks.json", &key_set(&[&Signer::new(Algorithm::ES256, "a")]));
     authority
 }

@@ -132,8 +132,8 @@ fn no_server_is_blamed_for_what_this_machine_lacks() {
     let servers = [(); 2].map(|()| Upstream::start(|_| closing.into()));
     let [one, other] = servers.each_ref().map(Upstream::address);
     let gateway = Gateway::with_handles(
-        110,
-        "workers = 1\nmax_connections = 200\nheader_timeout = \"60s\"",
+        1000,
+        "workers = 1\nheader_timeout = \"60s\"",
         &format!(
             "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\neject = {{ failures = 1, for = \"60s\" }}\n\
              health = {{ path = \"/\", interval = \"1s\", unhealthy_after = 1 }}\n\
@@ -143,6 +143,7 @@ fn no_server_is_blamed_for_what_this_machine_lacks() {
     let body = "{\"level\": \"debug\"}";
     let more = format!("PUT /api/log-level HTTP/1.1\r\nHost: {}\r\nContent-Length: 18\r\n\r\n{body}", gateway.admin);
     assert_eq!(Client::connect(gateway.admin).call(more).status, 200);
+    gateway.lower_handles(110);
     // Idle connections would make room.
     let connect = |_| {
         let mut client = gateway.client();

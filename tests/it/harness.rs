@@ -38,7 +38,9 @@ pub(crate) use postgres::Postgres;
 pub(crate) use process::{Process, signal};
 pub(crate) use server::{Control, Server, Software, every_store, with_each_server, with_valkey};
 pub(crate) use terminal::Terminal;
-pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request, unverified};
+pub(crate) use tls::{
+    Authority, Handshake, Issued, OCSP_RESPONSE, TlsClient, TlsServer, TlsStream, curl, read_request, unverified,
+};
 pub(crate) use tokens::{Signer, claims, key_set};
 pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, receive, reply, reserved_port};
 pub(crate) use valkey::{Valkey, ask, cut_commands};

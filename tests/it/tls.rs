@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rcgen::date_time_ymd;
 use rustix::process::Signal;
 
-use crate::harness::{Authority, Gateway, Issued, TlsClient, Upstream, curl, limited, reply, until};
+use crate::harness::{Authority, Gateway, Issued, OCSP_RESPONSE, TlsClient, Upstream, curl, limited, reply, until};
 
 fn server(certificates: &[&Issued], more: &str) -> String {
     let certificates: Vec<_> = certificates.iter().map(|issued| issued.toml()).collect();
@@ -182,6 +182,28 @@ fn certificates_are_refused_until_their_files_are_right_again() {
     let other = authority.issue("other", "other", &["other.test"]);
     gateway.reload_and_wait(&server(&[&other], ""), &limited("client-ip", "1000/s", ""));
     assert_eq!(states(&gateway), [true, true]);
+}
+
+#[test]
+fn a_broken_ocsp_response_is_never_stapled() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["site.test"]);
+    let ocsp = authority.folder().join("site.ocsp");
+    std::fs::write(&ocsp, OCSP_RESPONSE).unwrap();
+    let certificate = site.toml().replace(" }", &format!(", ocsp = {ocsp:?} }}"));
+    let text = server(&[&site], "").replace(&site.toml(), &certificate);
+    let gateway = Gateway::with_server(&text, &limited("client-ip", "1000/s", ""));
+    std::fs::write(&ocsp, "garbage").unwrap();
+    let refused = gateway.wait_message("the certificates are refused: the previous ones stay in use");
+    let problem = refused["problems"].as_str().unwrap();
+    assert!(problem.contains("site.ocsp: it is no OCSP response to staple"), "{problem}");
+    until("it is counted", Duration::from_secs(20), || states(&gateway) == [true, false]);
+    gateway.reload(&text, &limited("client-ip", "1000/s", ""));
+    let refused = gateway.wait_message("reload refused");
+    assert!(refused["problems"].as_str().unwrap().contains("site.ocsp: it is no OCSP response"), "{refused}");
+    assert!(TlsClient::connect(gateway.https(), &authority.client(None), "site.test").is_ok());
+    std::fs::write(&ocsp, OCSP_RESPONSE).unwrap();
+    until("all is well", Duration::from_secs(20), || states(&gateway)[1]);
 }
 
 #[test]

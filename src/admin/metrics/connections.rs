@@ -31,7 +31,7 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
         ),
         gauged(
             "gateway_connections_max",
-            "The maximum number of open connections: max_connections, or what the limit of file handles allows.",
+            "The maximum number of open connections: max_connections, or what the limit of file handles allows if that is less.",
             counts.most,
         ),
         counted(

@@ -40,7 +40,10 @@ impl DescribedLimit<'_> {
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
         let quota = self.asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_deref());
         let RouteLimit { rates, key: extractor, .. } = self.route_limit;
-        let selected = rates.select(extractor, counted, key.is_some(), self.attributes, key_cache, quota);
+        let selected = match self.route_limit.blocks_either(self.attributes, key_cache) {
+            true => SelectedRates::Block,
+            false => rates.select(extractor, counted, key.is_some(), self.attributes, key_cache, quota),
+        };
         line(text, &format!("    rates    {}", self.rates(selected)));
         match (self.limit.gateways, self.share) {
             (Some(1), Some(Share::Name(name))) => {

@@ -134,7 +134,7 @@ impl<'c> Replay<'c> {
         }
         let (NextStep::Decide, Some(index)) = (next, route) else { return };
         let Some(route) = self.gateway.served.get(index) else { return };
-        let attributes = request.attributes(client, &target, &route.metrics.name);
+        let attributes = request.attributes(&client, &target, &route.metrics.name);
         let input = DecisionInput {
             // A source knows the quotas of today, not those of the time of the log.
             quotas: &[],

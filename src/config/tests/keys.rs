@@ -170,13 +170,13 @@ fn folder() -> TempDir {
     for (name, text) in [
         ("a.pem", certificate.pem()),
         ("a.key", key.serialize_pem()),
-        ("a.ocsp", "stapled".to_owned()),
         ("keys.txt", "one\n".to_owned()),
         ("overrides.toml", "[[overrides]]\nkeys = [\"a\"]\nexempt = true\n".to_owned()),
         ("jwks.json", include_str!("../../../tests/broken/jwt/p256.json").to_owned()),
     ] {
         fs::write(folder.path().join(name), text).unwrap();
     }
+    fs::write(folder.path().join("a.ocsp"), b"\x30\x0d\x0a\x01\x00\xa0\x08\x30\x06\x06\x01\x2b\x04\x01x").unwrap();
     folder
 }
 

@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_cert::certificate::{CertificateInner, Raw};
-use x509_cert::der::Decode;
+use x509_cert::der::asn1::AnyRef;
+use x509_cert::der::{self, Decode, Reader, SliceReader, Tag, TagNumber, Tagged};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::time::Time as X509Time;
@@ -52,6 +53,7 @@ pub enum PemError {
     TooMany,
     Key(String),
     Mismatch,
+    Ocsp(String),
 }
 
 impl fmt::Display for PemError {
@@ -64,6 +66,7 @@ impl fmt::Display for PemError {
             Self::TooMany => write!(f, "it has more than {MOST_CERTIFICATES} certificates"),
             Self::Key(why) => write!(f, "the private key cannot be used: {why}"),
             Self::Mismatch => f.write_str("the private key does not belong to the certificate"),
+            Self::Ocsp(why) => write!(f, "it is no OCSP response to staple: {why}"),
         }
     }
 }
@@ -85,13 +88,14 @@ impl Identity {
     /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8).
     ///
     /// # Errors
-    /// When a certificate cannot be read, or the key cannot be used or belongs to another certificate.
+    /// When a certificate cannot be read, the key cannot be used or belongs to another certificate, or `ocsp` is no answer.
     pub fn new(
         file: String,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         ocsp: Option<Vec<u8>>,
     ) -> Result<Self, PemError> {
+        ocsp.iter().try_for_each(|response| check_ocsp(response))?;
         let signing =
             provider().key_provider.load_private_key(key).map_err(|error| PemError::Key(error.to_string()))?;
         let mut not_after = Time::from_micros(u64::MAX);
@@ -156,6 +160,35 @@ fn not_pem(error: &pem::Error) -> PemError {
 /// When it cannot be read.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<(Time, Time), PemError> {
     parse(certificate, 1).map(|certificate| validity_of(&certificate))
+}
+
+/// Checks the outer structure of an OCSP response. Clients check the rest.
+fn check_ocsp(response: &[u8]) -> Result<(), PemError> {
+    match ocsp_status(response) {
+        Ok(0) => Ok(()),
+        Ok(status) => Err(PemError::Ocsp(format!("its status is {status}, not 0 (successful)"))),
+        Err(error) => Err(PemError::Ocsp(error.to_string())),
+    }
+}
+
+/// The status of an OCSP response (RFC 6960, section 4.2.1). With status 0, an answer follows.
+fn ocsp_status(response: &[u8]) -> der::Result<u8> {
+    const ANSWER: Tag = Tag::ContextSpecific { constructed: true, number: TagNumber(0) };
+    let mut fields = SliceReader::new(content(AnyRef::from_der(response)?, Tag::Sequence)?)?;
+    let [status] = content(AnyRef::decode(&mut fields)?, Tag::Enumerated)? else {
+        return Err(Tag::Enumerated.length_error().into());
+    };
+    if *status == 0 {
+        let answer = content(AnyRef::decode(&mut fields)?, ANSWER)?;
+        content(AnyRef::from_der(answer)?, Tag::Sequence)?;
+    }
+    fields.finish()?;
+    Ok(*status)
+}
+
+fn content(element: AnyRef<'_>, tag: Tag) -> der::Result<&[u8]> {
+    element.tag().assert_eq(tag)?;
+    Ok(element.value())
 }
 
 fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate, PemError> {

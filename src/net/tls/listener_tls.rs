@@ -18,6 +18,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 
 use super::identity::Identity;
+use super::tickets::ValidTickets;
 use super::trust::ClientAuth;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 use crate::net::Traffic;
@@ -61,8 +62,8 @@ pub struct PreparedTls([Option<ServerConfig>; KINDS]);
 struct AppliedTls {
     /// With session tickets (RFC 5077; RFC 8446, section 4.6.1), whose keys are only in this process, and change every six hours.
     config: Arc<ServerConfig>,
-    /// A ticket admits its client without another look at its certificate. So a ticket is valid only with the authorities
-    /// for which it was issued.
+    /// A ticket admits its client without another look at who has issued its certificate. So a ticket is valid only with the
+    /// authorities for which it was issued.
     client_auth: Option<ClientAuth>,
 }
 
@@ -94,7 +95,7 @@ impl ListenerTls {
             let current = self.current[kind].load_full();
             let tickets = match current.filter(|current| current.client_auth == settings.client_auth) {
                 Some(current) => current.config.ticketer.clone(),
-                None => Ticketer::new().map_err(io::Error::other)?,
+                None => new_tickets(settings)?,
             };
             *prepared = Some(server_config(settings, tickets, protocols)?);
         }
@@ -132,6 +133,11 @@ impl ListenerTls {
     fn config(&self, kind: usize) -> Option<Arc<ServerConfig>> {
         self.current[kind].load().as_ref().map(|current| current.config.clone())
     }
+}
+
+fn new_tickets(settings: &TlsSettings) -> io::Result<Arc<dyn ProducesTickets>> {
+    let tickets = Ticketer::new().map_err(io::Error::other)?;
+    Ok(if settings.client_auth.is_some() { Arc::new(ValidTickets(tickets)) } else { tickets })
 }
 
 fn server_config(

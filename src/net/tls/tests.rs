@@ -1,6 +1,8 @@
 //! Handshakes with the clients of rustls, in memory.
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
@@ -8,11 +10,11 @@ use rcgen::{
 };
 use rustls::client::{ClientConfig, ClientConnection, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::server::ServerConnection;
+use rustls::server::{ServerConfig, ServerConnection};
 use rustls::{Error, HandshakeKind, RootCertStore};
 
 use super::*;
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time};
 use crate::net::Traffic;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +46,13 @@ pub(super) fn identity(names: &[&str], algorithm: Algorithm) -> Identity {
     Identity::new("a.pem".to_owned(), vec![certificate.der().clone()], der(&key), None).unwrap()
 }
 
-struct Authority {
+pub(super) struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let mut params = params(&[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -59,8 +61,17 @@ impl Authority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    fn issue(&self, subject: &[(DnType, &str)]) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    pub(super) fn issue(&self, subject: &[(DnType, &str)]) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        self.issue_with(subject, |_| {})
+    }
+
+    fn issue_with(
+        &self,
+        subject: &[(DnType, &str)],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let mut params = params(&[]);
+        change(&mut params);
         params.distinguished_name = rcgen::DistinguishedName::new();
         subject.iter().for_each(|(kind, value)| params.distinguished_name.push(kind.clone(), *value));
         let key = key(Algorithm::Ecdsa);
@@ -72,8 +83,17 @@ fn settings(identities: Vec<Identity>) -> TlsSettings {
     TlsSettings { identities, awaited: Vec::new(), client_auth: None, min_version: MinVersion::Tls12 }
 }
 
+/// Those of a server that asks its clients for certificates of this authority.
+pub(super) fn asking(identity: &Identity, authority: &Authority, is_required: bool) -> TlsSettings {
+    let authorities = Authorities::new(vec![authority.certificate.clone()]).unwrap();
+    TlsSettings {
+        client_auth: Some(ClientAuth::new(authorities, is_required).unwrap()),
+        ..settings(vec![identity.clone()])
+    }
+}
+
 /// A client that trusts this server, and shows `own` if it has a certificate.
-fn client(
+pub(super) fn client(
     server: &Identity,
     own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -90,7 +110,6 @@ fn client(
     Arc::new(config)
 }
 
-/// Shakes hands, and passes on what either side sends afterwards.
 fn apply(tls: &ListenerTls, settings: [Option<&TlsSettings>; 3]) {
     tls.apply(tls.prepare(settings).unwrap(), settings);
 }
@@ -105,8 +124,17 @@ fn shake_hands_at(
     config: &Arc<ClientConfig>,
     name: &str,
 ) -> Result<ServerConnection, Error> {
+    shake_hands_with(tls.current(traffic).unwrap(), config, name)
+}
+
+/// Shakes hands, and passes on what either side sends afterwards.
+pub(super) fn shake_hands_with(
+    server: Arc<ServerConfig>,
+    config: &Arc<ClientConfig>,
+    name: &str,
+) -> Result<ServerConnection, Error> {
     let mut client = ClientConnection::new(config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
-    let mut server = ServerConnection::new(tls.current(traffic).unwrap()).unwrap();
+    let mut server = ServerConnection::new(server).unwrap();
     while client.wants_write() || server.wants_write() {
         let mut bytes = Vec::new();
         while client.wants_write() {
@@ -131,7 +159,7 @@ fn shake_hands_at(
     Ok(server)
 }
 
-const BOTH: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+pub(super) const BOTH: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 #[test]
 fn files_that_are_no_identity_are_refused() {
@@ -161,6 +189,39 @@ fn files_that_are_no_identity_are_refused() {
         "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
     ] {
         assert_eq!(private_key(encrypted.as_bytes()).unwrap_err(), PemError::Encrypted);
+    }
+}
+
+#[test]
+fn only_an_answer_of_an_ocsp_responder_is_stapled() {
+    let key = key(Algorithm::Ecdsa);
+    let certificate = params(&["a.test"]).self_signed(&key).unwrap();
+    let stapled = |ocsp: &[u8]| {
+        let chain = vec![certificate.der().clone()];
+        Identity::new("a.pem".to_owned(), chain, der(&key), Some(ocsp.to_vec())).map_err(|error| error.to_string())
+    };
+    // OCSPResponse { successful, [0] { ResponseBytes { 1.3, OCTET STRING } } }
+    let good = b"\x30\x0d\x0a\x01\x00\xa0\x08\x30\x06\x06\x01\x2b\x04\x01x";
+    assert_eq!(stapled(good).unwrap().key.ocsp.as_deref(), Some(&good[..]));
+    let later = b"\x30\x03\x0a\x01\x03";
+    let why = "it is no OCSP response to staple: its status is 3, not 0 (successful)";
+    assert_eq!(stapled(later).unwrap_err(), why);
+    for broken in [
+        &b""[..],
+        b"garbage",
+        b"-----BEGIN CERTIFICATE-----",
+        b"\x30\x00",
+        b"\x30\x84\x00\x10\x00\x00xxxx",
+        b"\x30\x03\x0a\x01\x00",
+        b"\x30\x03\x02\x01\x00",
+        b"\x30\x07\x0a\x01\x00\xa0\x02\x05\x00",
+        b"\x30\x07\x0a\x01\x00\xa1\x02\x30\x00",
+        &[&good[..], b"x"].concat(),
+        &good[..good.len() - 1],
+        certificate.der(),
+    ] {
+        let why = stapled(broken).unwrap_err();
+        assert!(why.starts_with("it is no OCSP response to staple: "), "{why}");
     }
 }
 
@@ -201,11 +262,7 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
     let identity = identity(&["a.test"], Algorithm::Ecdsa);
     let (ours, others) = (Authority::new("ours"), Authority::new("others"));
     let subject = [(DnType::OrganizationName, "A, B+C"), (DnType::CommonName, "reports")];
-    let auth = |authority: &Authority, is_required| {
-        let client_auth =
-            ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), is_required).unwrap();
-        TlsSettings { client_auth: Some(client_auth), ..settings(vec![identity.clone()]) }
-    };
+    let auth = |authority: &Authority, is_required| asking(&identity, authority, is_required);
     let tls = ListenerTls::new([Some(&auth(&ours, true)), None, None]).unwrap();
     for version in BOTH {
         apply(&tls, [Some(&auth(&ours, true)), None, None]);
@@ -234,12 +291,41 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
 }
 
 #[test]
+fn no_ticket_outlives_the_certificate_of_its_client() {
+    let (identity, authority) = (identity(&["a.test"], Algorithm::Ecdsa), Authority::new("ours"));
+    let cases = [(BOTH[0], true), (BOTH[0], false), (BOTH[1], true), (BOTH[1], false)];
+    let mut life = Duration::from_secs(2);
+    // A slow machine needs a longer life for the first handshakes.
+    let (clients, expiry) = loop {
+        let expiry = clock::now().seconds_up() + life.as_secs();
+        let certificate = authority.issue_with(&[(DnType::CommonName, "reports")], |params| {
+            params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(expiry);
+        });
+        let clients = cases.map(|(version, is_required)| {
+            let tls = ListenerTls::new([Some(&asking(&identity, &authority, is_required)), None, None]).unwrap();
+            let own = (certificate.0.clone(), certificate.1.clone_key());
+            let client = client(&identity, Some(own), &[version]);
+            let is_admitted = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").is_ok()) == [true; 2];
+            (tls, client, is_admitted)
+        });
+        if clients.iter().all(|(.., is_admitted)| *is_admitted) {
+            break (clients, expiry);
+        }
+        life *= 2;
+    };
+    while clock::now().seconds() <= expiry {
+        sleep(Duration::from_millis(100));
+    }
+    for ((tls, client, _), case) in clients.iter().zip(cases) {
+        assert!(shake_hands(tls, client, "a.test").is_err(), "{case:?}");
+    }
+}
+
+#[test]
 fn a_ticket_of_one_listener_lets_nobody_in_at_another() {
     let identity = identity(&["a.test"], Algorithm::Ecdsa);
     let authority = Authority::new("ours");
-    let client_auth = ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), true).unwrap();
-    let open = settings(vec![identity.clone()]);
-    let closed = TlsSettings { client_auth: Some(client_auth), ..open.clone() };
+    let (open, closed) = (settings(vec![identity.clone()]), asking(&identity, &authority, true));
     let tls = ListenerTls::new([Some(&open), Some(&closed), None]).unwrap();
     for version in BOTH {
         let client = client(&identity, None, &[version]);

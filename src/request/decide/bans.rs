@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::heavy_hitters::kept_text;
 use super::{BanLimits, Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
@@ -18,6 +19,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::config::{self, BanResponse};
 use crate::limit::{Limit, Verdict};
+use crate::request::identify::KeyCache;
 use crate::request::identify::key_text::written_text;
 use crate::store::memory::Memory;
 use crate::store::{Answer, Ask, Store, Verdicts};
@@ -25,7 +27,8 @@ use crate::store::{Answer, Ask, Store, Verdicts};
 /// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
-/// The place of the bans of the first limit. Those of other limits follow. No request has so many limits.
+/// The place of the bans of the first limit. Those of other limits follow. No request has so many limits. If the headers of
+/// the request name two clients, the bans of their keys have places after those of the counted key, in the same order.
 const FIRST_BAN: usize = 1 << 16;
 /// The most keys that a worker remembers for a limit. The one whose ban ends first is forgotten first.
 const MOST_KNOWN: usize = 1000;
@@ -82,16 +85,25 @@ impl Strikes {
 }
 
 impl<'a> DecisionState<'a> {
-    /// Also asks whether the key of this limit is banned.
-    pub(super) fn prepare_ban(
+    /// Also asks whether the key of this limit is banned. If the headers of the request name two clients, also whether one of
+    /// these is: otherwise a client could escape a ban by a header that contradicts its proxy.
+    pub(super) fn prepare_bans(
         &mut self,
         input: &DecisionInput<'a, '_>,
         place: usize,
         profile: RateSet<'a>,
         key: Fingerprint,
+        key_cache: &mut KeyCache,
     ) {
-        if let Some(rule) = &input.limits[place].ban {
-            self.asks.push(ask(&rule.limits.bans, key, 0, FIRST_BAN + place));
+        let route_limit = &input.limits[place];
+        let Some(rule) = &route_limit.ban else { return };
+        let mut keys = SmallVec::<[_; 3]>::from_iter([key]);
+        for client in input.attributes.contradictory {
+            let key = route_limit.key.extract_rare(&input.attributes.from_client(*client), key_cache);
+            keys.extend(key.filter(|key| !keys.contains(key)));
+        }
+        for (index, key) in keys.into_iter().enumerate() {
+            self.asks.push(ask(&rule.limits.bans, key, 0, (1 + index) * FIRST_BAN + place));
             self.profiles.push(profile);
         }
     }
@@ -193,7 +205,12 @@ pub(super) fn banned(verdicts: &Verdicts, as_of: Time) -> Option<Decision> {
 
 /// The place of the limit whose bans are at this place. `None` if this is not a place of bans.
 pub(super) fn limit_of(place: usize) -> Option<usize> {
-    place.checked_sub(FIRST_BAN)
+    (place >= FIRST_BAN).then_some(place % FIRST_BAN)
+}
+
+/// Whether the bans at this place are those of the key that the limit counts.
+pub(super) fn is_of_counted_key(place: usize) -> bool {
+    place / FIRST_BAN == 1
 }
 
 impl RouteLimit {

@@ -158,8 +158,11 @@ impl<'a> DecisionState<'a> {
             let Ask { limit, key, place, .. } = self.asks[at];
             let (own, pooled) = (reply.verdict(place), reply.pooled(place));
             let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
-            if let Some(place) = bans::limit_of(place) {
-                let route_limit = &input.limits[place];
+            if let Some(limit_place) = bans::limit_of(place) {
+                if !bans::is_of_counted_key(place) {
+                    continue;
+                }
+                let (place, route_limit) = (limit_place, &input.limits[limit_place]);
                 own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, limit, verdict, as_of));
                 if is_banned(place) {
                     route_limit.counters(input.worker).banned.one();

@@ -10,6 +10,9 @@ impl<'a> DecisionState<'a> {
     /// nothing is charged or counted.
     pub fn decide_plainly(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
         let [route_limit] = input.limits else { return None };
+        if !input.attributes.contradictory.is_empty() {
+            return None;
+        }
         if !route_limit.is_plain() || !input.asks_all() || !input.attributes.descriptors.is_empty() {
             return None;
         }
@@ -119,6 +122,7 @@ mod tests {
             query: None,
             headers,
             client: [192, 0, 2, 1].into(),
+            contradictory: &[],
             client_cert: None,
             tokens: &[],
             route: "r",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates};
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, RouteLimit, SelectedRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::{Limit, MAX_QUOTA};
@@ -43,6 +43,9 @@ impl<'a> DecisionState<'a> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
+            if route_limit.blocks_either(input.attributes, key_cache) {
+                return ControlFlow::Break(route_limit.blocked(input, place, key));
+            }
             match route_limit.select(key, found.is_some(), input.attributes, key_cache, resolved) {
                 SelectedRates::Exempt => {
                     self.exempt.push(place);
@@ -56,11 +59,7 @@ impl<'a> DecisionState<'a> {
                     self.shadow(counters, place);
                     route_limit.record_key(input, key, true);
                 }
-                SelectedRates::Block => {
-                    counters.blocked.one();
-                    route_limit.record_key(input, key, true);
-                    return ControlFlow::Break(Decision::Blocked(place));
-                }
+                SelectedRates::Block => return ControlFlow::Break(route_limit.blocked(input, place, key)),
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
                     if route_limit.is_of_route {
@@ -68,7 +67,7 @@ impl<'a> DecisionState<'a> {
                     }
                     self.prepare_ask(input, &check)?;
                     if route_limit.is_of_route {
-                        self.prepare_ban(input, place, profile, key);
+                        self.prepare_bans(input, place, profile, key, key_cache);
                     }
                 }
             }
@@ -202,5 +201,14 @@ impl<'a> DecisionState<'a> {
         input.limits[place].record_key(input, key, true);
         self.refused_unasked(input, place, key);
         ControlFlow::Break(Decision::TooCostly { place, most })
+    }
+}
+
+impl RouteLimit {
+    /// Counts that the limit, which is at this place, blocks the key.
+    fn blocked(&self, input: &DecisionInput<'_, '_>, place: usize, key: Fingerprint) -> Decision {
+        self.counters(input.worker).blocked.one();
+        self.record_key(input, key, true);
+        Decision::Blocked(place)
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{RouteLimit, SelectedRates, StageRange};
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
+use crate::config::Role;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::sources::quotas::{CacheAnswer, Quota, QuotaSource};
 
@@ -97,6 +98,19 @@ impl RouteLimit {
             None => self.rates.select(&self.key, key, has_key, attributes, key_cache, None),
         };
         self.rates.or_sent(selected)
+    }
+
+    /// Whether the limit blocks one of the two clients that the headers of the request name, by an override. Otherwise a client
+    /// could escape a block by a header that contradicts its proxy.
+    pub fn blocks_either(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> bool {
+        let refuses = self.is_of_route && self.on_limit.role() != Role::Reports;
+        refuses
+            && attributes.contradictory.iter().any(|client| {
+                let attributes = attributes.from_client(*client);
+                let key = self.key.extract_rare(&attributes, key_cache);
+                let granted = key.and_then(|key| self.rates.overridden(&self.key, key, true, &attributes, key_cache));
+                matches!(granted, Some(SelectedRates::Block))
+            })
     }
 
     /// The key in the cache of the source: `counted`, the key of the request, unless that has further parts.

@@ -13,11 +13,13 @@ use crate::config::Scheme;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
+    /// [`CONTRADICTED`] if the client is unknown, because a client that makes a proxy report two clients must not use up the
+    /// quota of the proxy.
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
-    /// Whether the trusted proxy reports two clients, so that the client is unknown. Then `address` is the peer's.
-    pub is_contradicted: bool,
+    /// The two clients that the trusted proxy reports; `None` unless they contradict each other.
+    pub contradictory: Option<[IpAddr; 2]>,
     pub forwarded: Reported,
 }
 
@@ -27,6 +29,8 @@ pub struct Reported {
     pub scheme: Option<Scheme>,
     /// Whether the header is valid and names the node from which a proxy got the request.
     pub names_node: bool,
+    /// How many elements trusted proxies have written. They are the last ones.
+    written: usize,
     /// Whether X-Forwarded-For is missing. A proxy that writes it may pass on Forwarded as its client wrote that header.
     pub is_alone: bool,
 }
@@ -35,16 +39,16 @@ pub struct Reported {
 const CONTRADICTED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Client {
-    /// The address that is counted. A client that makes a proxy report two clients must not use up the quota of the proxy.
-    pub fn counted(self) -> IpAddr {
-        if self.is_contradicted { CONTRADICTED } else { self.address }
+    /// A client that has connected itself, or whose peer does not speak for it.
+    pub fn of_peer(address: IpAddr) -> Self {
+        Self { address, via_trusted: false, contradictory: None, forwarded: Reported::default() }
     }
 }
 
 impl Reported {
-    /// Whether an upstream may get the header as it is: every line is valid, and a proxy has written it.
-    pub fn is_to_be_kept(self) -> bool {
-        self.names_node && self.is_alone
+    /// How many of the last elements an upstream may get: those that proxies have written, if every line is valid.
+    pub fn kept(self) -> usize {
+        if self.names_node && self.is_alone { self.written } else { 0 }
     }
 }
 
@@ -82,7 +86,7 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     if !is_trusted(&peer) {
-        return Client { address: peer, via_trusted: false, is_contradicted: false, forwarded: Reported::default() };
+        return Client::of_peer(peer);
     }
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
     let entries = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
@@ -95,11 +99,19 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     // The last element that a trusted proxy has written. The client could have written what is to the left of it.
     let scheme = found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto?));
     let named = found.map(|(address, _)| address).filter(|_| forwarded.has_nodes());
-    let is_contradicted = listed.zip(named).is_some_and(|(listed, named)| listed != named);
-    let address = listed.or(named).filter(|_| !is_contradicted).unwrap_or(peer);
+    let contradictory = listed.zip(named).filter(|(listed, named)| listed != named).map(<[_; 2]>::from);
+    let address = if contradictory.is_some() { CONTRADICTED } else { listed.or(named).unwrap_or(peer) };
     let names_node = named.is_some() && !forwarded.is_broken;
-    let forwarded = Reported { scheme, names_node, is_alone: listed.is_none() };
-    Client { address, via_trusted: true, is_contradicted, forwarded }
+    let written = found.map_or(0, |(_, depth)| depth + 1);
+    let forwarded = Reported { scheme, names_node, written, is_alone: listed.is_none() };
+    Client { address, via_trusted: true, contradictory, forwarded }
+}
+
+/// The last elements of Forwarded, as they are written.
+pub fn last_elements(headers: &HeaderMap, count: usize) -> impl Iterator<Item = &[u8]> {
+    let elements = Forwarded::read(headers).elements;
+    let others = elements.len().saturating_sub(count);
+    elements.into_iter().skip(others).map(|element| element.text)
 }
 
 /// The first of these addresses that is not a trusted proxy's, otherwise the last known one, and the number of entries before
@@ -132,6 +144,7 @@ pub fn parse_address(entry: &[u8]) -> Option<IpAddr> {
 /// The element of one proxy, without quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Element<'a> {
+    text: &'a [u8],
     /// `for`: the node from which the proxy got the request.
     node: Option<&'a [u8]>,
     /// `proto`: the scheme of that request.
@@ -153,7 +166,7 @@ impl<'a> Forwarded<'a> {
             match elements(line.as_bytes()) {
                 Some(elements) => all.elements.extend(elements),
                 None => {
-                    all.elements.push(Element { node: Some(b""), proto: None });
+                    all.elements.push(Element { node: Some(b""), ..Element::default() });
                     all.is_broken = true;
                 }
             }
@@ -174,6 +187,7 @@ fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
     let mut rest = line;
     loop {
         let (mut element, mut is_empty) = (Element::default(), true);
+        let written = rest;
         loop {
             rest = rest.trim_ascii_start();
             let end = rest.iter().position(|byte| !is_of_name(*byte)).unwrap_or(rest.len());
@@ -198,6 +212,7 @@ fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
             }
         }
         if !is_empty {
+            element.text = written[..written.len() - rest.len()].trim_ascii();
             elements.push(element);
         }
         match rest.split_first() {
@@ -249,7 +264,7 @@ mod tests {
             headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
         }
         let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        client(peer.parse().unwrap(), &headers, &trusted).counted().to_string()
+        client(peer.parse().unwrap(), &headers, &trusted).address.to_string()
     }
 
     #[test]
@@ -379,6 +394,56 @@ mod tests {
             assert_eq!(both("198.51.100.7", wrong), "0.0.0.0", "{wrong}");
         }
         assert_eq!(both("unknown", "for=198.51.100.7"), "0.0.0.0");
+    }
+
+    #[test]
+    fn both_contradictory_clients_are_known() {
+        let contradictory = |listed: &str, forwarded: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(FORWARDED_FOR, listed.parse().unwrap());
+            headers.insert(header::FORWARDED, HeaderValue::from_static(forwarded));
+            let found = client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]);
+            found.contradictory.map(|both| both.map(|address| address.to_string()))
+        };
+        let both = |listed: &str, forwarded: &str| Some([listed.to_owned(), forwarded.to_owned()]);
+        assert_eq!(contradictory("1.1.1.1", "for=2.2.2.2"), both("1.1.1.1", "2.2.2.2"));
+        assert_eq!(
+            contradictory("1.1.1.1, 10.0.0.2", "for=3.3.3.3, for=\"[2001:db8::1]:1\""),
+            both("1.1.1.1", "2001:db8::1")
+        );
+        assert_eq!(contradictory("1.1.1.1", "for=unknown"), both("1.1.1.1", "10.0.0.1"));
+        assert_eq!(contradictory("1.1.1.1", "for=1.1.1.1"), None);
+        assert_eq!(contradictory("1.1.1.1", "proto=https"), None);
+    }
+
+    #[test]
+    fn what_a_client_has_written_before_the_elements_of_proxies_is_not_kept() {
+        let kept = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
+            }
+            let found = client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]);
+            let kept = last_elements(&headers, found.forwarded.kept()).map(String::from_utf8_lossy);
+            kept.map(std::borrow::Cow::into_owned).collect::<Vec<_>>()
+        };
+        let by_proxies = ["for=1.1.1.1; Host=\"a,b\"", "for=10.0.0.2;proto=https"];
+        let line = by_proxies.join(" ,, ");
+        assert_eq!(kept(&[&line]), by_proxies);
+        for forged in
+            ["for=6.6.6.6;host=evil.test", "for=6.6.6.6, for=10.0.0.3", "host=\"for=\\\"x, \";for=_x,", "proto=https"]
+        {
+            assert_eq!(kept(&[&format!("{forged}, {line}")]), by_proxies, "{forged}");
+            assert_eq!(kept(&[forged, by_proxies[0], by_proxies[1]]), by_proxies, "{forged}");
+        }
+        assert_eq!(
+            kept(&["for=10.0.0.3", " ", "for=10.0.0.2 ;"]),
+            ["for=10.0.0.3", "for=10.0.0.2 ;"],
+            "all are proxies"
+        );
+        assert_eq!(kept(&["for=6.6.6.6, for=unknown;host=a", "for=10.0.0.2"]), ["for=unknown;host=a", "for=10.0.0.2"]);
+        assert_eq!(kept(&["for=6.6.6.6, proto=https"]), ["proto=https"]);
+        assert_eq!(kept(&["for=\"6.6.6.6, for=1.1.1.1"]), [""; 0]);
     }
 
     fn read(lines: &[&str]) -> Vec<String> {

@@ -183,6 +183,7 @@ mod tests {
             query: None,
             headers: &headers,
             client: client.parse().unwrap(),
+            contradictory: &[],
             client_cert: None,
             tokens: &[],
             route: "r",

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -268,6 +268,12 @@ impl Gateway {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// Takes file handles from the running gateway, which has shared them out at its start.
+    pub(crate) fn lower_handles(&self, handles: u64) {
+        let lower = Rlimit { current: Some(handles), maximum: Some(handles) };
+        prlimit(Some(self.pid()), Resource::Nofile, lower).unwrap();
     }
 
     pub(crate) fn reload(&self, server: &str, rest: &str) {

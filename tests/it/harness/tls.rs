@@ -227,6 +227,9 @@ pub(crate) fn read_request(stream: &mut TlsStream) -> Option<(String, Vec<u8>)> 
     Some((head.split(' ').nth(1)?.to_owned(), body))
 }
 
+/// The least that can be stapled: OCSPResponse { successful, [0] { ResponseBytes { 1.3, OCTET STRING } } }.
+pub(crate) const OCSP_RESPONSE: &[u8] = b"\x30\x0d\x0a\x01\x00\xa0\x08\x30\x06\x06\x01\x2b\x04\x01x";
+
 impl Issued {
     pub(crate) fn toml(&self) -> String {
         format!("{{ cert = \"{}\", key = \"{}\" }}", self.cert.display(), self.key.display())
