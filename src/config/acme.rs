@@ -166,5 +166,5 @@ fn email(text: &str) -> Result<String, Wrong> {
     if parts && text.bytes().all(is_allowed) {
         return Ok(text.to_owned());
     }
-    Err(Wrong::new(format!("{} is not an email address", quoted(text)), "like \"ops@example.com\""))
+    Err(Wrong::not(text, "an email address", "like \"ops@example.com\""))
 }

@@ -35,6 +35,11 @@ impl Wrong {
         Self { message: message.into(), help: help.into(), part: None }
     }
 
+    /// `text` is not `what` it should be.
+    pub(super) fn not(text: &str, what: &str, help: impl Into<String>) -> Self {
+        Self::new(format!("{} is not {what}", quoted(text)), help)
+    }
+
     pub(super) fn at(self, part: Range<usize>) -> Self {
         Self { part: Some(part), ..self }
     }

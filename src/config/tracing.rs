@@ -8,7 +8,6 @@ use http::{HeaderName, HeaderValue, header};
 use super::kinds::{self, fraction, shaped, text, wait};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
-use super::report::quoted;
 use super::route::header_table;
 use super::{secret, values};
 use crate::base::http::header_rules::{Rule, is_any};
@@ -122,5 +121,5 @@ fn service_name(text: &str) -> Result<String, Wrong> {
         return Ok(text.to_owned());
     }
     let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
-    Err(Wrong::new(format!("{} is not the name of a service", quoted(text)), help))
+    Err(Wrong::not(text, "the name of a service", help))
 }

@@ -160,7 +160,7 @@ fn http(text: &str) -> Result<Url, Wrong> {
     let place = match (text.find(KEY), text.rfind(KEY)) {
         (Some(first), Some(last)) if first == last => first,
         (Some(_), _) => return Err(Wrong::new("the source has {key} more than once", "write it once")),
-        _ if !text.contains("://") => return Err(Wrong::new(format!("{} is not a URL", quoted(text)), SOURCE)),
+        _ if !text.contains("://") => return Err(Wrong::not(text, "a URL", SOURCE)),
         _ => return Err(Wrong::new("the source does not say where the key is", help)),
     };
     let host = text.split_once("://").map_or(0, |(scheme, _)| scheme.len() + 3);
@@ -231,7 +231,7 @@ fn channel(text: &str) -> Result<String, Wrong> {
         let help = format!(
             "a name has 1 to {MAX_CHANNEL} lower-case letters, digits and _, and begins with no digit, like \"gateway_plans\""
         );
-        return Err(Wrong::new(format!("{} is not the name of a channel", quoted(text)), help));
+        return Err(Wrong::not(text, "the name of a channel", help));
     }
     Ok(text.to_owned())
 }

@@ -198,7 +198,7 @@ fn host(text: &str) -> Result<Host, Wrong> {
     let (name, under) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |name| (name, true));
     if name.contains('*') {
         let help = "only the first part of a host can be `*`, like \"*.example.com\"";
-        return Err(Wrong::new(format!("{} is not a host", quoted(text)), help));
+        return Err(Wrong::not(text, "a host", help));
     }
     if let Some((alone, port)) = text.rsplit_once(':')
         && port.bytes().all(|byte| byte.is_ascii_digit())

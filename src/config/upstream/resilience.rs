@@ -8,7 +8,6 @@ use http::uri::PathAndQuery;
 use super::{MOST_IN_FLIGHT, keys as upstream};
 use crate::config::kinds::{LONGEST, WAIT, number, share, size, statuses, text, wait};
 use crate::config::read::{Section, Wrong, tables};
-use crate::config::report::quoted;
 
 /// Which requests are sent again to another server.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,7 +182,7 @@ fn check_path(text: &str) -> Result<String, Wrong> {
         return Ok(text.to_owned());
     }
     let help = "it begins with `/` and has no spaces, like \"/healthz\"";
-    Err(Wrong::new(format!("{} is not a path", quoted(text)), help))
+    Err(Wrong::not(text, "a path", help))
 }
 
 /// `None` if servers are never ejected.
