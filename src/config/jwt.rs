@@ -122,11 +122,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
 }
 
 fn not_empty(text: &str) -> Result<String, Wrong> {
-    if text.is_empty() {
-        Err(Wrong::new("the text is empty", "write what tokens have here"))
-    } else {
-        Ok(text.to_owned())
-    }
+    let wrong = || Wrong::new("the text is empty", "write what tokens have here");
+    Some(text.to_owned()).filter(|text| !text.is_empty()).ok_or_else(wrong)
 }
 
 fn algorithms(field: &Field<'_>) -> Option<Vec<Algorithm>> {

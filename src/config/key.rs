@@ -134,17 +134,8 @@ impl Source {
     }
 
     pub fn is_always_there(&self) -> bool {
-        !matches!(
-            self,
-            Self::Header(_)
-                | Self::Cookie(_)
-                | Self::Query(_)
-                | Self::Bearer
-                | Self::ClientCert
-                | Self::Jwt { .. }
-                | Self::Json(_)
-                | Self::Descriptor(_)
-        )
+        // What is requested, and the address, which alone of the others no request lacks.
+        matches!(self, Self::ClientIp { .. }) || !self.identifies_clients()
     }
 
     pub fn is_in_body(&self) -> bool {

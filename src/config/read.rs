@@ -237,8 +237,7 @@ impl<'a> Field<'a> {
         };
         let (least, most) = key.shape.bounds().unwrap_or((0, usize::MAX));
         if list.len() < least {
-            let help = format!("it needs at least one element: {}", key.example());
-            self.report(format!("{} is empty", self.what), help);
+            self.report(format!("{} is empty", self.what), format!("it needs at least one element: {}", key.example()));
         }
         if list.len() > most {
             self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));

@@ -117,9 +117,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
 }
 
 fn service_name(text: &str) -> Result<String, Wrong> {
-    if text.trim() == text && (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(char::is_control) {
-        return Ok(text.to_owned());
-    }
-    let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
-    Err(Wrong::not(text, "the name of a service", help))
+    let is_name = text.trim() == text && (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(char::is_control);
+    let help = || format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
+    is_name.then(|| text.to_owned()).ok_or_else(|| Wrong::not(text, "the name of a service", help()))
 }

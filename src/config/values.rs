@@ -207,21 +207,18 @@ pub(super) fn header(text: &str) -> Read<HeaderName> {
 
 /// A limit or upstream: its name is part of headers and of keys in the store.
 pub(super) fn name(text: &str) -> Read<()> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if plain && (1..=64).contains(&text.len()) {
-        return Ok(());
-    }
-    let help = "a name is 1 to 64 of A-Z, a-z, 0-9, -, _ and .";
-    Err(Wrong::not(text, "a name", help))
+    let wrong = || Wrong::not(text, "a name", "a name is 1 to 64 of A-Z, a-z, 0-9, -, _ and .");
+    is_word(text, b"-_.").then_some(()).ok_or_else(wrong)
 }
 
 pub(super) fn capture(text: &str) -> Read<()> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
-    if plain && (1..=64).contains(&text.len()) {
-        return Ok(());
-    }
     let help = "the name of a capture is 1 to 64 of A-Z, a-z, 0-9, - and _, like `{tenant}`";
-    Err(Wrong::not(text, "a name for a capture", help))
+    is_word(text, b"-_").then_some(()).ok_or_else(|| Wrong::not(text, "a name for a capture", help))
+}
+
+/// Whether the text is 1 to 64 letters, digits and `signs`.
+fn is_word(text: &str, signs: &[u8]) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || signs.contains(&byte))
 }
 
 /// The section `[kind.NAME]` of `what`. `None`, after a report, if it is not a table. A name that is not allowed is reported too.

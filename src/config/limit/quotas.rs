@@ -188,7 +188,7 @@ fn postgres(
     let query = section.needed(&keys::query).and_then(|field| field.parse(query_of_key));
     let channel = section.field(&keys::channel).and_then(|field| field.parse(channel));
     let url = url?;
-    let tls = match url.root_certificates() {
+    let tls = match &url.root_certificates {
         _ if url.never_uses_tls() => None,
         None => Some(system.tls(field)?),
         Some(path) => Some(tls_of_file(field, path)?),

@@ -47,8 +47,7 @@ impl Terms {
         if let Strategy::SlidingWindow { precision, edge } = &mut strategy {
             (*precision, *edge) = (section.read(&limit::precision), section.read(&limit::edge));
         } else {
-            let help = "remove it, or use that strategy";
-            section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
+            section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", "remove it, or use that strategy");
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         let in_bytes = counts_bytes(section);

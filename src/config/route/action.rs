@@ -108,8 +108,7 @@ fn rewritten(text: &str, path: &PathPattern) -> Result<Template, Wrong> {
     check_characters(text, "a path")?;
     let placed = PLACEHOLDERS.split(text, path)?;
     if !text.starts_with('/') {
-        let help = "a path begins with a slash, like \"/internal/{rest}\"";
-        return Err(Wrong::not(text, "a path", help));
+        return Err(Wrong::not(text, "a path", "a path begins with a slash, like \"/internal/{rest}\""));
     }
     for (sign, help) in [
         ('?', "a rewrite is a path; the query of the request is kept"),

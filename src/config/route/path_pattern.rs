@@ -43,8 +43,7 @@ fn expression(text: &str) -> Wrong {
 
 fn read(text: &str) -> Result<PathPattern, Wrong> {
     let Some(inner) = text.strip_prefix('/') else {
-        let help = format!("a path begins with a slash: \"/{}\"", text.trim());
-        return Err(Wrong::not(text, "a path", help));
+        return Err(Wrong::not(text, "a path", format!("a path begins with a slash: \"/{}\"", text.trim())));
     };
     if let Some((at, found)) =
         text.char_indices().find(|(_, c)| c.is_control() || c.is_whitespace() || "?#".contains(*c))

@@ -178,11 +178,8 @@ pub(super) fn health_check(section: &Section<'_>) -> HealthCheck {
 /// The path of a health check, perhaps with a query.
 fn check_path(text: &str) -> Result<String, Wrong> {
     let is_target = text.starts_with('/') && !text.contains('#') && PathAndQuery::try_from(text).is_ok();
-    if is_target {
-        return Ok(text.to_owned());
-    }
-    let help = "it begins with `/` and has no spaces, like \"/healthz\"";
-    Err(Wrong::not(text, "a path", help))
+    let wrong = || Wrong::not(text, "a path", "it begins with `/` and has no spaces, like \"/healthz\"");
+    is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 /// `None` if servers are never ejected.
