@@ -103,7 +103,7 @@ pub struct Limit {
     id: Fingerprint,
     terms: Fingerprint,
     /// From which share on it is watched, in millionths; `None` if nobody watches it.
-    watched: Option<u32>,
+    pub watched: Option<u32>,
 }
 
 /// What one limit decides about one request.
@@ -217,7 +217,7 @@ impl Limit {
     /// ```
     pub fn usages<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = RateUsage> + 'a {
         cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| {
-            let (used, remaining) = (usage.used(), usage.remaining());
+            let (used, remaining) = (usage.used, usage.remaining());
             RateUsage { capacity: rate.capacity(), used, remaining, wait: usage.wait(remaining.saturating_add(1)) }
         })
     }
@@ -241,7 +241,7 @@ impl Limit {
         let shares = cell
             .usages(&self.rates, now)
             .zip(&self.rates)
-            .map(|(usage, rate)| share(usage.used().saturating_sub(apart), rate.capacity()));
+            .map(|(usage, rate)| share(usage.used.saturating_sub(apart), rate.capacity()));
         shares.max().unwrap_or(0)
     }
 

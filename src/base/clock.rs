@@ -27,19 +27,6 @@ pub struct Time(u64);
 impl Time {
     pub const MAX: Self = Self(u64::MAX);
 
-    pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
-    }
-
-    pub const fn micros(self) -> u64 {
-        self.0
-    }
-
-    /// Since the Unix epoch, rounded down.
-    pub const fn seconds(self) -> u64 {
-        self.0 / 1_000_000
-    }
-
     /// Since the Unix epoch, rounded up.
     pub const fn seconds_up(self) -> u64 {
         self.0.div_ceil(1_000_000)
@@ -48,11 +35,6 @@ impl Time {
     /// `None` beyond the year 9999.
     pub fn timestamp(self) -> Option<Timestamp> {
         i64::try_from(self.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok())
-    }
-
-    /// 0 if `earlier` is not earlier.
-    pub const fn micros_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
     }
 
     /// Whether the clock was set back after `earlier` and before this moment.
@@ -68,12 +50,6 @@ impl Time {
 
     /// At most [`Self::MAX`].
     #[must_use]
-    pub fn after(self, span: Duration) -> Self {
-        self.after_micros(micros(span))
-    }
-
-    /// At most [`Self::MAX`].
-    #[must_use]
     pub const fn after_micros(self, span: u64) -> Self {
         Self(self.0.saturating_add(span))
     }
@@ -83,30 +59,37 @@ impl Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(u64);
 
-impl Monotonic {
-    pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
-    }
+macro_rules! moments {
+    ($($clock:ident),+) => { $(
+        impl $clock {
+            pub const fn from_micros(micros: u64) -> Self {
+                Self(micros)
+            }
 
-    pub const fn micros(self) -> u64 {
-        self.0
-    }
+            pub const fn micros(self) -> u64 {
+                self.0
+            }
 
-    pub const fn seconds(self) -> u64 {
-        self.0 / 1_000_000
-    }
+            /// Rounded down.
+            pub const fn seconds(self) -> u64 {
+                self.0 / 1_000_000
+            }
 
-    /// 0 if `earlier` is not earlier.
-    pub const fn micros_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
+            /// 0 if `earlier` is not earlier.
+            pub const fn micros_since(self, earlier: Self) -> u64 {
+                self.0.saturating_sub(earlier.0)
+            }
 
-    /// Saturates.
-    #[must_use]
-    pub fn after(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(micros(span)))
-    }
+            /// Saturates.
+            #[must_use]
+            pub fn after(self, span: Duration) -> Self {
+                Self(self.0.saturating_add(micros(span)))
+            }
+        }
+    )+ };
 }
+
+moments!(Time, Monotonic);
 
 /// The moments of successive decisions.
 ///

@@ -50,11 +50,7 @@ impl Fingerprint {
     }
 
     pub fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let (high, low) = bytes.split_at_mut(8);
-        high.copy_from_slice(&self.high.to_be_bytes());
-        low.copy_from_slice(&self.low.to_be_bytes());
-        bytes
+        (u128::from(self.high) << 64 | u128::from(self.low)).to_be_bytes()
     }
 
     pub fn from_bytes(bytes: [u8; 16]) -> Self {

@@ -122,7 +122,7 @@ pub struct RequestSpans {
     parent: Option<SpanId>,
     id: SpanId,
     begun: Time,
-    method: MethodName,
+    method: Method,
     route: Option<String>,
     attributes: Vec<Attribute>,
     parts: RefCell<Parts>,
@@ -146,8 +146,7 @@ impl RequestSpans {
         request: &RequestDetails<'_>,
     ) -> Self {
         let random = random.fork();
-        let method = MethodName::of(request.method);
-        let mut attributes = method.attributes();
+        let mut attributes = method_attributes(request.method);
         attributes.extend([
             ("url.path", text(request.path)),
             ("url.scheme", text(request.scheme)),
@@ -165,7 +164,8 @@ impl RequestSpans {
         }
         let id = SpanId::new(&random);
         let route = request.route.map(str::to_owned);
-        let (trace, parent, parts) = (context.id(), context.client(), RefCell::default());
+        let (method, parts) = (request.method.clone(), RefCell::default());
+        let (trace, parent) = (context.id, context.client);
         Self { sender, random, trace, parent, id, begun, method, route, attributes, parts }
     }
 
@@ -187,7 +187,7 @@ impl RequestSpans {
     }
 
     pub fn begin_attempt(&self, now: Time) {
-        let mut attributes = self.method.attributes();
+        let mut attributes = method_attributes(&self.method);
         let parts = &mut *self.parts.borrow_mut();
         if parts.attempts > 0 {
             attributes.push(("http.request.resend_count", AttributeValue::Number(parts.attempts)));
@@ -229,10 +229,8 @@ impl RequestSpans {
     pub fn end(self, ending: &RequestEnding) {
         let RequestEnding { at, outcome, reason, status, has_failed } = *ending;
         self.end_attempt(Err(reason.unwrap_or(outcome)), at);
-        let name = match &self.route {
-            Some(route) => format!("{} {route}", self.method.in_names()),
-            None => self.method.in_names().to_owned(),
-        };
+        let method = known_method(&self.method).unwrap_or("HTTP");
+        let name = self.route.as_ref().map_or(method.to_owned(), |route| format!("{method} {route}"));
         let mut whole = Span { parent: self.parent, ..self.span(&name, SpanKind::Server, self.begun, at) };
         let Self { sender, trace, id, attributes, parts, .. } = self;
         whole.id = id;
@@ -281,34 +279,16 @@ impl Span {
 }
 
 /// A name of a fixed list, because clients may invent methods.
-#[derive(Clone, Debug)]
-enum MethodName {
-    Known(&'static str),
-    Other(String),
+fn known_method(method: &Method) -> Option<&'static str> {
+    let known = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
+    known.into_iter().find(|name| *name == method.as_str())
 }
 
-impl MethodName {
-    fn of(method: &Method) -> Self {
-        let known = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
-        let found = known.into_iter().find(|name| *name == method.as_str());
-        found.map_or_else(|| Self::Other(method.as_str().to_owned()), Self::Known)
-    }
-
-    fn in_names(&self) -> &'static str {
-        match self {
-            Self::Known(name) => name,
-            Self::Other(_) => "HTTP",
-        }
-    }
-
-    fn attributes(&self) -> Vec<Attribute> {
-        match self {
-            Self::Known(name) => vec![("http.request.method", text(name))],
-            Self::Other(name) => {
-                vec![("http.request.method", text("_OTHER")), ("http.request.method_original", text(name))]
-            }
-        }
-    }
+fn method_attributes(method: &Method) -> Vec<Attribute> {
+    let original = || ("http.request.method_original", text(method.as_str()));
+    let known = known_method(method);
+    let named = ("http.request.method", text(known.unwrap_or("_OTHER")));
+    [named].into_iter().chain(known.is_none().then(original)).collect()
 }
 
 fn status_attribute(status: StatusCode) -> Attribute {

@@ -163,8 +163,6 @@ fn name(text: &str) -> Result<String, Wrong> {
 fn email(text: &str) -> Result<String, Wrong> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-/=^_`{|}~.@".contains(&byte);
     let parts = text.split_once('@').is_some_and(|(user, host)| !user.is_empty() && values::hostname(host).is_ok());
-    if parts && text.bytes().all(is_allowed) {
-        return Ok(text.to_owned());
-    }
-    Err(Wrong::new(format!("{} is not an email address", quoted(text)), "like \"ops@example.com\""))
+    let wrong = || Wrong::not(text, "an email address", "like \"ops@example.com\"");
+    (parts && text.bytes().all(is_allowed)).then(|| text.to_owned()).ok_or_else(wrong)
 }

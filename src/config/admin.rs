@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::kinds::{self, flag, shaped, text};
 use super::read::{Field, Section, Shape, Wrong, tables};
-use super::report::quoted;
 use super::secret::{self, SHORTEST};
 use super::tls::{self, Tls};
 use super::values;
@@ -163,7 +162,7 @@ fn address(text: &str) -> Result<AdminAddress, Wrong> {
     let Some(path) = text.strip_prefix("unix:") else { return values::socket(text).map(AdminAddress::Tcp) };
     if !path.starts_with('/') || path.len() > LONGEST_PATH {
         let help = format!("write an absolute path of at most {LONGEST_PATH} bytes: \"unix:/run/gateway-admin.sock\"");
-        return Err(Wrong::new(format!("{} is not the path of a Unix socket", quoted(path)), help));
+        return Err(Wrong::not(path, "the path of a Unix socket", help));
     }
     Ok(AdminAddress::Unix(PathBuf::from(path)))
 }

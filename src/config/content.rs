@@ -4,7 +4,6 @@ use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::read::{Section, Setting, Wrong};
-use super::report::quoted;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -37,7 +36,7 @@ fn is_json(text: &str) -> bool {
 
 /// A media type (RFC 9110, section 8.3.1). Its parameters are not checked.
 fn content_type(text: &str) -> Result<HeaderValue, Wrong> {
-    let wrong = || Wrong::new(format!("{} is not a content type", quoted(text)), EXAMPLE);
+    let wrong = || Wrong::not(text, "a content type", EXAMPLE);
     let kind = text.split(';').next().unwrap_or_default();
     let is_token = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))

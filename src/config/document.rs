@@ -35,17 +35,16 @@ pub struct Document<'a> {
 
 impl<'a> Document<'a> {
     pub fn one(name: &str, bytes: Vec<u8>, folder: Option<&'a Path>) -> Self {
-        match text(bytes) {
-            Ok(text) => Self { texts: Texts::one(name, text).into(), starts: vec![0], problems: Vec::new(), folder },
-            Err((text, problem)) => {
-                Self { texts: Texts::one(name, text).into(), starts: Vec::new(), problems: vec![problem], folder }
-            }
-        }
+        let (text, starts, problems) = match text(bytes) {
+            Ok(text) => (text, vec![0], Vec::new()),
+            Err((text, problem)) => (text, Vec::new(), vec![problem]),
+        };
+        Self { texts: Texts::one(name, text).into(), starts, problems, folder }
     }
 
     /// The texts from which a configuration was read.
     pub(super) fn of(config: &Config) -> Self {
-        let texts = config.warnings.texts().clone();
+        let texts = config.warnings.texts.clone();
         Self { starts: texts.starts(), texts, problems: Vec::new(), folder: None }
     }
 
@@ -108,7 +107,7 @@ impl<'a> Document<'a> {
         };
         let mut merge = Merge::new(&self.texts);
         for start in &self.starts {
-            let text = &self.texts.whole()[self.texts.file(*start)];
+            let text = &self.texts.whole[self.texts.file(*start)];
             let (table, errors) = DeTable::parse_recoverable(text);
             parsed.problems.extend(syntax::all(text, *start, &errors));
             parsed.is_broken |= errors.iter().any(|error| !syntax::is_duplicate(error));

@@ -122,11 +122,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
 }
 
 fn not_empty(text: &str) -> Result<String, Wrong> {
-    if text.is_empty() {
-        Err(Wrong::new("the text is empty", "write what tokens have here"))
-    } else {
-        Ok(text.to_owned())
-    }
+    let wrong = || Wrong::new("the text is empty", "write what tokens have here");
+    Some(text.to_owned()).filter(|text| !text.is_empty()).ok_or_else(wrong)
 }
 
 fn algorithms(field: &Field<'_>) -> Option<Vec<Algorithm>> {
@@ -146,7 +143,7 @@ fn algorithm(text: &str) -> Result<Algorithm, Wrong> {
     let found = ALGORITHMS.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm);
     let names = ALGORITHMS.map(|(name, _)| name);
     let help = || did_you_mean(text, &names, &format!("allowed: {}", either(&names)));
-    found.ok_or_else(|| Wrong::new(format!("{} is not an algorithm of signatures", quoted(text)), help()))
+    found.ok_or_else(|| Wrong::not(text, "an algorithm of signatures", help()))
 }
 
 fn from(text: &str) -> Result<Source, Wrong> {
@@ -160,10 +157,8 @@ fn from(text: &str) -> Result<Source, Wrong> {
             name => Ok(Source::Header(name)),
         },
         Some(("cookie", name)) if values::header(name).is_ok() => Ok(Source::Cookie(name.to_owned())),
-        Some(("cookie", name)) => {
-            Err(Wrong::new(format!("{} is not the name of a cookie", quoted(name)), "like `cookie:session`"))
-        }
-        _ => Err(Wrong::new(format!("{} is not where a token can be", quoted(text)), FROM)),
+        Some(("cookie", name)) => Err(Wrong::not(name, "the name of a cookie", "like `cookie:session`")),
+        _ => Err(Wrong::not(text, "where a token can be", FROM)),
     }
 }
 

@@ -7,7 +7,7 @@ use http::HeaderName;
 
 use super::elsewhere;
 use super::read::{Field, Name, Setting, Shape, Wrong};
-use super::report::{did_you_mean, either, nearest, quoted};
+use super::report::{did_you_mean, either, nearest};
 use super::values;
 use crate::tokens::pointer::Pointer;
 
@@ -134,17 +134,8 @@ impl Source {
     }
 
     pub fn is_always_there(&self) -> bool {
-        !matches!(
-            self,
-            Self::Header(_)
-                | Self::Cookie(_)
-                | Self::Query(_)
-                | Self::Bearer
-                | Self::ClientCert
-                | Self::Jwt { .. }
-                | Self::Json(_)
-                | Self::Descriptor(_)
-        )
+        // What is requested, and the address, which alone of the others no request lacks.
+        matches!(self, Self::ClientIp { .. }) || !self.identifies_clients()
     }
 
     pub fn is_in_body(&self) -> bool {
@@ -233,7 +224,7 @@ impl<'a> Names<'a> {
         }
         if claim.is_empty() || claim.trim() != claim || claim.contains(char::is_control) {
             let help = format!("write the name of a claim of the token, like `jwt:{name}:sub`");
-            return Err(Wrong::new(format!("{} is not the name of a claim", quoted(claim)), help));
+            return Err(Wrong::not(claim, "the name of a claim", help));
         }
         Ok(Source::Jwt { name: name.to_owned(), claim: claim.to_owned() })
     }
@@ -299,16 +290,14 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
         "client-ip" => {
             let help = "IPv6 addresses are cut to this prefix length, from 1 to 128, like `client-ip:56`";
             let prefix = name.parse().ok().filter(|v6| (1..=128).contains(v6));
-            let wrong = || Wrong::new(format!("{} is not a prefix length", quoted(name)), help);
+            let wrong = || Wrong::not(name, "a prefix length", help);
             prefix.map(|v6| Source::ClientIp { v6 }).ok_or_else(wrong)
         }
         "header" => values::header(name).map(Source::Header),
         "jwt" => jwts.claim(name),
         "cookie" if values::header(name).is_ok() => Ok(Source::Cookie(name.to_owned())),
         "query" if !name.is_empty() && !name.contains(char::is_control) => Ok(Source::Query(name.to_owned())),
-        "cookie" | "query" => {
-            Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
-        }
+        "cookie" | "query" => Err(Wrong::not(name, &format!("the name of a {kind}"), format!("like `{kind}:session`"))),
         "json" => pointer(name).map(Source::Json),
         "descriptor" if name.is_empty() => {
             Err(Wrong::new("`descriptor` has no name", "write which entry: \"descriptor:remote_address\""))
@@ -326,7 +315,7 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
     if text.is_empty() {
         return Err(Wrong::new("a JSON pointer is missing", POINTER));
     }
-    text.parse().map_err(|why: String| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
+    text.parse().map_err(|why: String| Wrong::not(text, &format!("a JSON pointer: {why}"), POINTER))
 }
 
 fn unknown(word: &str, kind: &str) -> Wrong {
@@ -334,7 +323,7 @@ fn unknown(word: &str, kind: &str) -> Wrong {
     names.extend(["header", "cookie", "query", "jwt", "json", "descriptor"]);
     let help = named_elsewhere(word).map(|meant| format!("did you mean `{meant}`? {SOURCES}"));
     let help = help.unwrap_or_else(|| did_you_mean(kind, &names, SOURCES));
-    Wrong::new(format!("{} is not a source of keys", quoted(word)), help)
+    Wrong::not(word, "a source of keys", help)
 }
 
 /// Beginnings of names of other proxies: of nginx, Caddy and HAProxy.

@@ -193,11 +193,9 @@ fn unless_zero(wrong: Wrong) -> Wrong {
 fn percentage(text: &str) -> Result<u64, Wrong> {
     let number = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let value: u64 = number.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-        let help = match text.trim().parse::<u64>() {
-            Ok(number) => format!("did you mean \"{number}%\"? {PERCENT}"),
-            Err(_) => PERCENT.to_owned(),
-        };
-        Wrong::new(format!("{} is not a percentage", quoted(text)), help)
+        let number = text.trim().parse::<u64>();
+        let help = number.map_or(PERCENT.to_owned(), |number| format!("did you mean \"{number}%\"? {PERCENT}"));
+        Wrong::not(text, "a percentage", help)
     })?;
     let wrong = || Wrong::new(format!("{} is out of range", quoted(text)), "allowed: 0% to 100%");
     Some(value).filter(|value| *value <= 100).ok_or_else(wrong)
@@ -208,7 +206,7 @@ fn duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, 
         let is_number = error == DurationError::NoUnit && text.trim() != "0";
         let help =
             if is_number { format!("did you mean \"{}s\"? {DURATION}", text.trim()) } else { DURATION.to_owned() };
-        Wrong::new(format!("{} is not a duration: {error}", quoted(text)), help)
+        Wrong::not(text, &format!("a duration: {error}"), help)
     })?;
     if allowed.contains(&value) {
         return Ok(value);
@@ -219,11 +217,9 @@ fn duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, 
 
 fn bytes(text: &str, allowed: &RangeInclusive<u64>) -> Result<u64, Wrong> {
     let value = units::size(text).ok_or_else(|| {
-        let help = match text.trim().parse::<u64>() {
-            Ok(number) => format!("did you mean \"{number}B\"? {SIZE}"),
-            Err(_) => SIZE.to_owned(),
-        };
-        Wrong::new(format!("{} is not a size", quoted(text)), help)
+        let number = text.trim().parse::<u64>();
+        let help = number.map_or(SIZE.to_owned(), |number| format!("did you mean \"{number}B\"? {SIZE}"));
+        Wrong::not(text, "a size", help)
     })?;
     let spelled = |bytes: &u64| if *bytes == 0 { "0".to_owned() } else { units::spelled_size(*bytes) };
     let (least, most) = (spelled(allowed.start()), spelled(allowed.end()));

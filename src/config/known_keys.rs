@@ -144,8 +144,7 @@ fn line(bytes: &[u8], is_first: bool, part: WrittenPart<'_>) -> Result<Vec<Diges
         return Err(at(place, "a key has a space or a control character in it", help));
     }
     if key.len() > LONGEST {
-        let help = format!("allowed: at most {LONGEST} bytes");
-        return Err(at(0, &format!("a key has {} bytes", key.len()), &help));
+        return Err(at(0, &format!("a key has {} bytes", key.len()), &format!("allowed: at most {LONGEST} bytes")));
     }
     let values = part.values(key, false).map_err(|wrong| at(0, "no request has this key", &wrong.help))?;
     Ok(values.iter().map(|value| Digest::of(value.as_bytes())).collect())

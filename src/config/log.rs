@@ -6,7 +6,6 @@ use tracing::Level;
 
 use super::kinds::{file, shaped, words};
 use super::read::{Field, Section, Shape, Wrong, tables};
-use super::report::quoted;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
@@ -102,7 +101,7 @@ fn access(field: &Field<'_>) -> Option<AccessLog> {
     if field.is_text() {
         return field.parse(|text| match text {
             "sampled" => Ok(AccessLog::Sampled),
-            _ => Err(Wrong::new(format!("{} is not a value of `access`", quoted(text)), HELP)),
+            _ => Err(Wrong::not(text, "a value of `access`", HELP)),
         });
     }
     if !field.is_boolean() {

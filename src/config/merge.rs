@@ -59,7 +59,7 @@ impl<'a> Merge<'a> {
     /// Merges two values of the same key, or reports the second one.
     fn join(&mut self, (known_key, known): Pair<'a>, (key, value): Pair<'a>) -> Pair<'a> {
         let (place, span) = (known.span(), value.span());
-        let open = |at: usize, bracket: &str| self.texts.whole()[at..].starts_with(bracket);
+        let open = |at: usize, bracket: &str| self.texts.whole[at..].starts_with(bracket);
         // An inline table cannot be extended; neither can a list, unless it is written as [[tables]].
         let is_inline = open(place.start, "{") || open(span.start, "{");
         let are_lists = open(place.start, "[[") && open(span.start, "[[");
@@ -93,10 +93,10 @@ impl<'a> Merge<'a> {
 
     /// Whether a value is a table or a list with its own title, below the keys of the outer table.
     fn is_below(&self, value: &Value<'_>) -> bool {
-        let is_inline = self.texts.whole()[value.span().start..].starts_with('{');
+        let is_inline = self.texts.whole[value.span().start..].starts_with('{');
         match value.get_ref() {
             DeValue::Table(_) => !is_inline,
-            DeValue::Array(_) => self.texts.whole()[value.span().start..].starts_with("[["),
+            DeValue::Array(_) => self.texts.whole[value.span().start..].starts_with("[["),
             _ => false,
         }
     }

@@ -62,8 +62,7 @@ impl Named<'_> {
                 && let Some((place, _)) = written[index].1.entry(&limit::on_limit)
             {
                 let message = format!("the pool `{}` cannot only report: {user}", name.text);
-                let help = "remove this `on_limit`, or name another pool there";
-                named.source.report(place, message, help);
+                named.source.report(place, message, "remove this `on_limit`, or name another pool there");
             }
             if pool.rates.is_empty() {
                 let message = format!("the pool `{}` has no `rates`: {user}", name.text);

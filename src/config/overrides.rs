@@ -108,7 +108,7 @@ impl Overrides {
             granted[at(grant)].1 += 1;
         }
         let wildcards = self.wildcards().map(|(text, grant)| (grant, text.to_owned()));
-        let networks = self.networks.iter().map(|(network, grant)| (grant, network.to_string()));
+        let networks = self.networks.grants.iter().map(|(network, grant)| (*grant, network.to_string()));
         let mut texts: Vec<_> = wildcards.chain(networks).collect();
         texts.sort_unstable();
         for (grant, text) in texts {
@@ -118,7 +118,7 @@ impl Overrides {
     }
 
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
+        self.exact.len() + self.wildcards().count() + self.networks.grants.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -209,7 +209,8 @@ impl Overrides {
 
     pub fn changes(&self, old: &Self) -> Changes {
         let exact = self.exact.iter().zip(&self.grants).map(|(key, grant)| (old.grant(key), *grant));
-        let networks = self.networks.iter().map(|(network, grant)| (old.networks.grant(&network), grant));
+        let known = &old.networks.grants;
+        let networks = self.networks.grants.iter().map(|(network, grant)| (known.get(network).copied(), *grant));
         let wildcards = self.wildcards().map(|(text, grant)| {
             let before = old.wildcards().find(|(before, _)| *before == text);
             (before.map(|(_, grant)| grant), grant)

@@ -44,9 +44,12 @@ pub enum PostgresTls {
 /// PostgreSQL servers and a database there, such as `postgres://gw@db/plans`.
 #[derive(Clone, PartialEq)]
 pub struct PostgresUrl {
-    config: Box<Config>,
-    tls: PostgresTls,
-    root_certificates: Option<PathBuf>,
+    /// User, password, database and options of a session.
+    pub config: Box<Config>,
+    /// Of connections over TCP.
+    pub tls: PostgresTls,
+    /// The file of `sslrootcert`; `None` trusts the authorities of the system.
+    pub root_certificates: Option<PathBuf>,
     /// Whether the name of the database is hidden too.
     is_database_secret: bool,
 }
@@ -138,24 +141,9 @@ impl PostgresUrl {
         Self { is_database_secret, ..self }
     }
 
-    /// The file of `sslrootcert`; `None` trusts the authorities of the system.
-    pub fn root_certificates(&self) -> Option<&PathBuf> {
-        self.root_certificates.as_ref()
-    }
-
     /// Whether no connection can use TLS, so that no authorities are needed.
     pub fn never_uses_tls(&self) -> bool {
         self.tls == PostgresTls::Never || self.config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
-    }
-
-    /// User, password, database and options of a session.
-    pub fn session(&self) -> &Config {
-        &self.config
-    }
-
-    /// Of connections over TCP.
-    pub fn tls(&self) -> PostgresTls {
-        self.tls
     }
 
     /// With their ports, in the order in which they are tried.
@@ -205,10 +193,10 @@ mod tests {
     fn tls_is_as_the_url_says() {
         for (mode, tls) in SSL_MODES {
             let url = PostgresUrl::parse(&format!("postgres://db/plans?sslmode={mode}&sslrootcert=a.pem")).unwrap();
-            assert_eq!((url.tls, url.root_certificates()), (tls, Some(&PathBuf::from("a.pem"))));
+            assert_eq!((url.tls, url.root_certificates), (tls, Some(PathBuf::from("a.pem"))));
         }
         let system = PostgresUrl::parse("postgres://db/plans?sslrootcert=system").unwrap();
-        assert_eq!((system.tls, system.root_certificates()), (PostgresTls::IfOffered, None));
+        assert_eq!((system.tls, system.root_certificates), (PostgresTls::IfOffered, None));
     }
 
     #[test]

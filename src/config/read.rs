@@ -35,6 +35,11 @@ impl Wrong {
         Self { message: message.into(), help: help.into(), part: None }
     }
 
+    /// `text` is not `what` it should be.
+    pub(super) fn not(text: &str, what: &str, help: impl Into<String>) -> Self {
+        Self::new(format!("{} is not {what}", quoted(text)), help)
+    }
+
     pub(super) fn at(self, part: Range<usize>) -> Self {
         Self { part: Some(part), ..self }
     }
@@ -232,8 +237,7 @@ impl<'a> Field<'a> {
         };
         let (least, most) = key.shape.bounds().unwrap_or((0, usize::MAX));
         if list.len() < least {
-            let help = format!("it needs at least one element: {}", key.example());
-            self.report(format!("{} is empty", self.what), help);
+            self.report(format!("{} is empty", self.what), format!("it needs at least one element: {}", key.example()));
         }
         if list.len() > most {
             self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));

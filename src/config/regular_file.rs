@@ -34,11 +34,7 @@ impl RegularFile {
     /// # Errors
     /// When it cannot be opened, is not a regular file or is too large.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Self::up_to(MAX_BYTES, path)
-    }
-
-    fn up_to(max: u64, path: &Path) -> io::Result<Self> {
-        Self::with_flags(OFlags::RDONLY, max, path)
+        Self::with_flags(OFlags::RDONLY, MAX_BYTES, path)
     }
 
     fn with_flags(flags: OFlags, max: u64, path: &Path) -> io::Result<Self> {
@@ -61,7 +57,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// When it cannot be opened or read, is not a regular file or is too large.
 pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    RegularFile::up_to(max, path)?.read_to_end(&mut bytes)?;
+    RegularFile::with_flags(OFlags::RDONLY, max, path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

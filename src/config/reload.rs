@@ -25,11 +25,8 @@ pub enum ReloadError {
 impl ReloadError {
     /// The files that the refused configuration names, as far as they are known.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let problems = match self {
-            Self::Invalid(problems) => Some(problems),
-            Self::Other(_) => None,
-        };
-        problems.into_iter().flat_map(|problems| problems.files())
+        let problems = if let Self::Invalid(problems) = self { Some(problems) } else { None };
+        problems.into_iter().flat_map(|problems| &problems.files)
     }
 }
 
@@ -150,7 +147,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
         Problem::new(one.span.clone(), message, "restart the gateway, or leave this setting as it was")
     };
     let problems: Vec<_> = new.at_start.iter().filter(differs).map(problem).collect();
-    (!problems.is_empty()).then(|| new.warnings.instead(problems).naming(new.files.clone()))
+    (!problems.is_empty()).then(|| Problems { files: new.files.clone(), ..new.warnings.instead(problems) })
 }
 
 #[cfg(test)]

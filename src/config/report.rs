@@ -40,7 +40,7 @@ impl Problem {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Severity {
+pub(super) enum Severity {
     /// The configuration is refused.
     Error,
     /// The configuration is valid, but probably not intended.
@@ -50,13 +50,13 @@ enum Severity {
 /// All errors of a configuration, or all warnings about it, in the order of its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    texts: Arc<Texts>,
-    severity: Severity,
-    found: Vec<Problem>,
+    pub(super) texts: Arc<Texts>,
+    pub(super) severity: Severity,
+    pub(super) found: Vec<Problem>,
     /// Places of secrets, which are not shown.
-    secrets: Vec<Range<usize>>,
-    /// The files that the text names.
-    files: BTreeSet<PathBuf>,
+    pub(super) secrets: Vec<Range<usize>>,
+    /// The files that the text names, as far as they are known.
+    pub files: BTreeSet<PathBuf>,
 }
 
 impl Problems {
@@ -73,7 +73,7 @@ impl Problems {
             let file = texts.file(problem.span.start);
             let local = |offset: usize| offset.saturating_sub(file.start);
             let local = local(problem.span.start)..local(problem.span.end);
-            let shown = within(&texts.whole()[file.clone()], &local);
+            let shown = within(&texts.whole[file.clone()], &local);
             problem.span = file.start + shown.start..file.start + shown.end;
         }
         problems.sort_by_key(|problem| problem.span.start);
@@ -83,36 +83,15 @@ impl Problems {
 
     /// Other errors of the same texts.
     pub(super) fn instead(&self, problems: Vec<Problem>) -> Self {
-        Self::new(self.texts.clone(), problems).hiding(self.secrets.clone())
-    }
-
-    pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
-        Self { secrets, ..self }
-    }
-
-    pub(super) fn naming(self, files: BTreeSet<PathBuf>) -> Self {
-        Self { files, ..self }
-    }
-
-    pub(super) fn texts(&self) -> &Arc<Texts> {
-        &self.texts
-    }
-
-    /// The files that the text names, as far as they are known.
-    pub fn files(&self) -> &BTreeSet<PathBuf> {
-        &self.files
+        Self { secrets: self.secrets.clone(), ..Self::new(self.texts.clone(), problems) }
     }
 
     /// The only problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let texts = Texts::without_text(&path.display().to_string());
-        let help = match error.kind() {
-            io::ErrorKind::NotFound => {
-                "`--config FILE` names another one, and `gateway check --example > gateway.toml` writes one to begin with"
-            }
-            _ => "check the path: --config FILE names another one",
-        };
-        Self::new(Arc::new(texts), vec![unreadable(0, error, help)])
+        let missing =
+            "`--config FILE` names another one, and `gateway check --example > gateway.toml` writes one to begin with";
+        Self::new(Arc::new(texts), vec![unreadable(0, error, missing)])
     }
 
     /// The only problem of a configuration without a text.
@@ -137,7 +116,7 @@ impl Problems {
             return group.element(Origin::path(name));
         }
         let file = self.texts.file(span.start);
-        let text = &self.texts.whole()[file.clone()];
+        let text = &self.texts.whole[file.clone()];
         let shown = span.start - file.start..span.end - file.start;
         let line = text[..shown.start].rfind('\n').map_or(0, |newline| newline + 1);
         let end = text[shown.end..].find('\n').map_or(text.len(), |newline| shown.end + newline);
@@ -154,11 +133,11 @@ impl Problems {
     /// The line with stars instead of secrets, and the place of `span` in it.
     fn without_secrets(&self, line: Range<usize>, span: &Range<usize>) -> (String, Range<usize>) {
         let known = self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).cloned();
-        let credentials = credentials(&self.texts.whole()[line.clone()]);
+        let credentials = credentials(&self.texts.whole[line.clone()]);
         let secrets: Vec<_> =
             known.chain(credentials.map(|part| line.start + part.start..line.start + part.end)).collect();
         let masked = |part: Range<usize>| -> String {
-            let characters = self.texts.whole()[part.clone()].char_indices();
+            let characters = self.texts.whole[part.clone()].char_indices();
             characters
                 .map(|(at, c)| if secrets.iter().any(|secret| secret.contains(&(part.start + at))) { '*' } else { c })
                 .collect()

@@ -18,6 +18,7 @@ use super::kinds::{WAIT, body_size, flag, number, shaped, size, text, wait, wait
 use super::read::{Shape, tables};
 use super::server::{HIGHEST_PRIORITY, LARGEST_INSPECTED};
 use super::values;
+use crate::base::named::named;
 
 pub use action::{Action, SentPath};
 pub use cors::{Cors, OriginPattern};
@@ -61,21 +62,13 @@ pub struct Route {
     pub cors: Option<Cors>,
 }
 
-/// How the client sent the request: to the gateway, or to a trusted proxy in front of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    Http,
-    /// Over TLS.
-    Https,
-}
-
-impl Scheme {
-    /// As the configuration spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
+named! {
+    /// How the client sent the request: to the gateway, or to a trusted proxy in front of it. Named as the configuration spells it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Scheme {
+        Http = "http",
+        /// Over TLS.
+        Https = "https",
     }
 }
 

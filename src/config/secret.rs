@@ -115,15 +115,12 @@ fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
 fn variable(field: &Field<'_>, name: &str, what: &str) -> Option<String> {
     // No variable has a name with one of these bytes.
     let is_name = !name.is_empty() && !name.contains(['=', '\0']);
+    let variable = format!("environment variable {} for the {what}", quoted(name));
     let problem = match is_name.then(|| env::var(name)) {
         Some(Ok(value)) if !value.is_empty() => return Some(value),
-        Some(Ok(_)) => format!("the environment variable {} for the {what} is empty", quoted(name)),
-        Some(Err(env::VarError::NotUnicode(_))) => {
-            format!("the environment variable {} for the {what} is not UTF-8", quoted(name))
-        }
-        Some(Err(env::VarError::NotPresent)) | None => {
-            format!("there is no environment variable {} for the {what}", quoted(name))
-        }
+        Some(Ok(_)) => format!("the {variable} is empty"),
+        Some(Err(env::VarError::NotUnicode(_))) => format!("the {variable} is not UTF-8"),
+        Some(Err(env::VarError::NotPresent)) | None => format!("there is no {variable}"),
     };
     field.report(problem, "set it where the gateway is started, or use \"file:PATH\"");
     None

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Texts {
-    whole: String,
+    pub(super) whole: String,
     /// At least one, in the order of the text.
     files: Vec<TextFile>,
 }
@@ -37,10 +37,6 @@ impl Texts {
         self.whole.push_str(text.unwrap_or_default());
         self.files.push(TextFile { name: name.to_owned(), start, is_read: text.is_some() });
         start
-    }
-
-    pub(super) fn whole(&self) -> &str {
-        &self.whole
     }
 
     pub(super) fn count(&self) -> usize {
@@ -99,8 +95,8 @@ mod tests {
         let b = texts.push("b", Some(""));
         let c = texts.push("c", None);
         let d = texts.push("d", Some("é3\n"));
-        assert_eq!(&texts.whole()[texts.file(a)], "1\n2");
-        assert_eq!(&texts.whole()[texts.file(d)], "é3\n");
+        assert_eq!(&texts.whole[texts.file(a)], "1\n2");
+        assert_eq!(&texts.whole[texts.file(d)], "é3\n");
         let places = [0, a, a + 2, a + 3, b, c, d, d + 2, d + 4, usize::MAX].map(|offset| texts.place(offset));
         let wanted = ["folder", "a:1:1", "a:2:1", "a:2:2", "b:1:1", "c", "d:1:1", "d:1:2", "d:2:1", "d:2:1"];
         assert_eq!(places, wanted);

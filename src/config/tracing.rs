@@ -8,7 +8,6 @@ use http::{HeaderName, HeaderValue, header};
 use super::kinds::{self, fraction, shaped, text, wait};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
-use super::report::quoted;
 use super::route::header_table;
 use super::{secret, values};
 use crate::base::http::header_rules::{Rule, is_any};
@@ -118,9 +117,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
 }
 
 fn service_name(text: &str) -> Result<String, Wrong> {
-    if text.trim() == text && (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(char::is_control) {
-        return Ok(text.to_owned());
-    }
-    let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
-    Err(Wrong::new(format!("{} is not the name of a service", quoted(text)), help))
+    let is_name = text.trim() == text && (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(char::is_control);
+    let help = || format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
+    is_name.then(|| text.to_owned()).ok_or_else(|| Wrong::not(text, "the name of a service", help()))
 }

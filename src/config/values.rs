@@ -53,7 +53,7 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
     }
     let Ok(network) = text.parse::<IpNet>() else {
         let help = "it is an address and a prefix length, like \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
-        return Err(Wrong::new(format!("{} is not a network", quoted(text)), help));
+        return Err(Wrong::not(text, "a network", help));
     };
     if network.addr() == network.network() {
         let address = network.addr().to_canonical();
@@ -126,14 +126,14 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
     let default_port = match scheme {
         "https" => 443,
         "http" => 80,
-        _ => return Err(Wrong::new(format!("{} is not a scheme of {what}", quoted(scheme)), help)),
+        _ => return Err(Wrong::not(scheme, &format!("a scheme of {what}"), help)),
     };
     let (host, port) = authority(named, default_port).map_err(|wrong| {
         // What looks like a wrong host may be a password with a slash.
         let wrong = if target.contains('@') { Wrong::new("a URL must have no user name", "remove it") } else { wrong };
         wrong.at(start..start + end)
     })?;
-    let no_name = |_| Wrong::new(format!("{} is not a name that a certificate can have", quoted(&host)), "");
+    let no_name = |_| Wrong::not(&host, "a name that a certificate can have", "");
     let server_name = (scheme == "https").then(|| ServerName::try_from(host.clone())).transpose().map_err(no_name)?;
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
     if target.parse::<Uri>().is_err() {
@@ -148,7 +148,7 @@ pub(super) fn authority(text: &str, default: u16) -> Read<(String, u16)> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => {
             if host.parse::<Ipv6Addr>().is_err() {
-                return Err(Wrong::new(format!("{} is not an IPv6 address", quoted(host)), "like \"[::1]:9000\""));
+                return Err(Wrong::not(host, "an IPv6 address", "like \"[::1]:9000\""));
             }
             (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').unwrap_or("")) })
         }
@@ -164,16 +164,18 @@ pub(super) fn authority(text: &str, default: u16) -> Read<(String, u16)> {
     };
     let port = match port {
         None => default,
-        Some(port) => port.parse().ok().filter(|number| *number > 0 && !port.starts_with('+')).ok_or_else(|| {
-            Wrong::new(format!("{} is not a port", quoted(port)), "a port is a number from 1 to 65535")
-        })?,
+        Some(port) => port
+            .parse()
+            .ok()
+            .filter(|number| *number > 0 && !port.starts_with('+'))
+            .ok_or_else(|| Wrong::not(port, "a port", "a port is a number from 1 to 65535"))?,
     };
     Ok((host.to_owned(), port))
 }
 
 /// A host name or an IPv4 address.
 pub(super) fn hostname(text: &str) -> Read<()> {
-    let wrong = |help: &str| Err(Wrong::new(format!("{} is not a host name", quoted(text)), help));
+    let wrong = |help: &str| Err(Wrong::not(text, "a host name", help));
     if !text.is_ascii() {
         return wrong("write an international name in its ASCII form, which begins with xn--");
     }
@@ -194,42 +196,36 @@ pub(super) fn hostname(text: &str) -> Read<()> {
 /// Must be in upper case.
 pub(super) fn method(text: &str) -> Read<Method> {
     let Ok(method) = Method::from_bytes(text.as_bytes()) else {
-        return Err(Wrong::new(
-            format!("{} is not a method", quoted(text)),
-            "a method is a word like \"GET\" or \"POST\"",
-        ));
+        return Err(Wrong::not(text, "a method", "a method is a word like \"GET\" or \"POST\""));
     };
     let upper = text.to_ascii_uppercase();
     if upper == text {
         return Ok(method);
     }
-    Err(Wrong::new(format!("{} is not in upper case", quoted(text)), format!("write \"{upper}\"")))
+    Err(Wrong::not(text, "in upper case", format!("write \"{upper}\"")))
 }
 
 pub(super) fn header(text: &str) -> Read<HeaderName> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
         let help = "a header name is letters, digits and - without spaces, like \"x-api-key\"";
-        Wrong::new(format!("{} is not a header name", quoted(text)), help)
+        Wrong::not(text, "a header name", help)
     })
 }
 
 /// A limit or upstream: its name is part of headers and of keys in the store.
 pub(super) fn name(text: &str) -> Read<()> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if plain && (1..=64).contains(&text.len()) {
-        return Ok(());
-    }
-    let help = "a name is 1 to 64 of A-Z, a-z, 0-9, -, _ and .";
-    Err(Wrong::new(format!("{} is not a name", quoted(text)), help))
+    let wrong = || Wrong::not(text, "a name", "a name is 1 to 64 of A-Z, a-z, 0-9, -, _ and .");
+    is_word(text, b"-_.").then_some(()).ok_or_else(wrong)
 }
 
 pub(super) fn capture(text: &str) -> Read<()> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
-    if plain && (1..=64).contains(&text.len()) {
-        return Ok(());
-    }
     let help = "the name of a capture is 1 to 64 of A-Z, a-z, 0-9, - and _, like `{tenant}`";
-    Err(Wrong::new(format!("{} is not a name for a capture", quoted(text)), help))
+    is_word(text, b"-_").then_some(()).ok_or_else(|| Wrong::not(text, "a name for a capture", help))
+}
+
+/// Whether the text is 1 to 64 letters, digits and `signs`.
+fn is_word(text: &str, signs: &[u8]) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || signs.contains(&byte))
 }
 
 /// The section `[kind.NAME]` of `what`. `None`, after a report, if it is not a table. A name that is not allowed is reported too.
@@ -270,7 +266,7 @@ fn status_range(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>>
 fn status_or_class(text: &str, example: &str) -> Result<RangeInclusive<u16>, Wrong> {
     let wrong = || {
         let help = format!("a status is 100 to 599, a class is 1xx to 5xx: {example}");
-        Wrong::new(format!("{} is not a status", quoted(text)), help)
+        Wrong::not(text, "a status", help)
     };
     let (first, last) = match text.strip_suffix("xx").or(text.strip_suffix("XX")) {
         Some(class) => (format!("{class}00"), format!("{class}99")),

@@ -48,8 +48,7 @@ impl WrittenPart<'_> {
                     Ok(value) if values.contains(&value) => {}
                     Ok(value) => values.push(value),
                     Err(help) => {
-                        let message = format!("no request has {} as its `{source}`", quoted(text));
-                        wrong = Some(Wrong::new(message, help));
+                        wrong = Some(Wrong::new(format!("no request has {} as its `{source}`", quoted(text)), help));
                     }
                 }
             }

@@ -60,7 +60,7 @@ impl Limit {
         // Requests in flight during the reload may have been counted a little after it.
         let at = Time::from_micros(at.micros().max(cell.latest()));
         cell.advance(&old.rates, at);
-        let used: SmallVec<[u64; 4]> = cell.usages(&old.rates, at).map(|usage| usage.used()).collect();
+        let used: SmallVec<[u64; 4]> = cell.usages(&old.rates, at).map(|usage| usage.used).collect();
         let mut migrated = Cell::new(&self.rates, at);
         for (rate, state) in migrated.rated_mut(&self.rates) {
             let Some(source) = rate.predecessor(&old.rates) else { continue };

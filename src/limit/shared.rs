@@ -159,7 +159,7 @@ impl Limit {
     /// 0 for rates that do not use counters.
     fn beyond<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = u64> + 'a {
         cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| match rate.uses_counters() {
-            true => usage.used().saturating_sub(rate.capacity()),
+            true => usage.used.saturating_sub(rate.capacity()),
             false => 0,
         })
     }

@@ -27,6 +27,16 @@ pub(super) enum State {
 
 const _: () = assert!(size_of::<State>() == 32, "a state takes more memory than documented");
 
+/// The state, if it is of one of these strategies.
+macro_rules! any_of {
+    ($state:ident, $($strategy:ident),+) => {
+        match $state {
+            $(Self::$strategy(state) => Some(state),)+
+            _ => None,
+        }
+    };
+}
+
 impl State {
     pub(super) fn new(rate: &Rate, now: Time) -> Self {
         match rate.strategy() {
@@ -63,38 +73,20 @@ impl State {
     }
 
     pub(super) fn buckets(&self) -> Option<&dyn Buckets> {
-        match self {
-            Self::SlidingWindow(window) => Some(window),
-            Self::Calendar(window) => Some(window),
-            _ => None,
-        }
+        any_of!(self, SlidingWindow, Calendar)
     }
 
     pub(super) fn buckets_mut(&mut self) -> Option<&mut dyn Buckets> {
-        match self {
-            Self::SlidingWindow(window) => Some(window),
-            Self::Calendar(window) => Some(window),
-            _ => None,
-        }
+        any_of!(self, SlidingWindow, Calendar)
     }
 
     /// A state that is kept as a whole; `None` for the log, which belongs to the cell.
     pub(super) fn whole(&self) -> Option<&dyn Whole> {
-        match self {
-            Self::FixedWindow(window) => Some(window),
-            Self::TokenBucket(bucket) => Some(bucket),
-            Self::Ban(ban) => Some(ban),
-            _ => None,
-        }
+        any_of!(self, FixedWindow, TokenBucket, Ban)
     }
 
     pub(super) fn whole_mut(&mut self) -> Option<&mut dyn Whole> {
-        match self {
-            Self::FixedWindow(window) => Some(window),
-            Self::TokenBucket(bucket) => Some(bucket),
-            Self::Ban(ban) => Some(ban),
-            _ => None,
-        }
+        any_of!(self, FixedWindow, TokenBucket, Ban)
     }
 
     /// In bytes, without the state itself.
@@ -122,7 +114,7 @@ impl State {
 pub(super) struct StateUsage<'a> {
     state: &'a State,
     view: StateView<'a>,
-    used: u64,
+    pub(super) used: u64,
 }
 
 impl<'a> StateUsage<'a> {
@@ -130,10 +122,6 @@ impl<'a> StateUsage<'a> {
     #[inline(always)]
     pub(super) fn new(state: &'a State, view: StateView<'a>) -> Self {
         Self { state, view, used: state.read(|state| state.used(view)) }
-    }
-
-    pub(super) fn used(&self) -> u64 {
-        self.used
     }
 
     pub(super) fn remaining(&self) -> u64 {

@@ -49,7 +49,7 @@ fn slots(rate: &Rate) -> usize {
 }
 
 fn estimate(limit: &Limit, cell: &Cell, now: Time) -> u64 {
-    cell.usages(limit.rates(), now).next().unwrap().used()
+    cell.usages(limit.rates(), now).next().unwrap().used
 }
 
 /// In the order of the rates, newest first.
@@ -228,7 +228,7 @@ proptest! {
         cell.counts_mut().zip(&counts).for_each(|((.., count), any)| *count = *any);
         let window = cell.usages(limit.rates(), at(elapsed)).next().unwrap();
         let most = counts[..slots(&rate)].iter().map(|count| u128::from(*count)).sum::<u128>();
-        prop_assert!(u128::from(window.used()) <= most);
+        prop_assert!(u128::from(window.used) <= most);
         prop_assert!(window.remaining() <= rate.quota());
         prop_assert!(window.wait(1).unwrap() <= rate.width() * slots(&rate) as u64);
     }

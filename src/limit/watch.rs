@@ -35,16 +35,6 @@ impl Limit {
         Self { watched: share, ..self }
     }
 
-    /// From which share on, in millionths, the limit is watched; `None` if nobody watches it.
-    pub fn watched(&self) -> Option<u32> {
-        self.watched
-    }
-
-    /// Whether anybody watches the limit.
-    pub fn is_watched(&self) -> bool {
-        self.watched.is_some()
-    }
-
     /// The rates that have reached the share from which the limit is watched. `refused` is what a request needed that was
     /// refused, else 0. `apart` is counted but set apart for others, and does not count as used. The cell must be advanced
     /// to `now`.
@@ -57,7 +47,7 @@ impl Limit {
     ) -> impl Iterator<Item = Reached> + 'a {
         let rates = cell.usages(&self.rates, now).zip(&self.rates).enumerate();
         let reached = move |(index, (usage, rate)): (usize, (StateUsage<'a>, &Rate))| {
-            let (used, capacity) = (usage.used().saturating_sub(apart), rate.capacity());
+            let (used, capacity) = (usage.used.saturating_sub(apart), rate.capacity());
             let share = if usage.remaining() < refused { WHOLE } else { share(used, capacity) };
             let until = until(rate, usage, now);
             let window = match rate.strategy() {
@@ -119,7 +109,7 @@ mod tests {
         let (limit, mut cell) = watched(&[rate("1/s")]);
         let limit = limit.watched_from(None);
         limit.charge(&mut cell, NOW, 1);
-        assert!(!limit.is_watched() && limit.watched().is_none());
+        assert!(limit.watched.is_none());
         assert_eq!(limit.reached(&cell, NOW, 1, 0).next(), None);
     }
 

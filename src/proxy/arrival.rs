@@ -45,7 +45,7 @@ impl Arrival<'_> {
         let Self { connection, head, now, client, scheme, id, is_head, via, guard } = self;
         let own = route.and_then(|index| gateway.served.get(index)).map(|route| route.body_timeout);
         own.into_iter().filter(|own| *own != gateway.body_timeout).for_each(|own| guard.limit_reading(own));
-        let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
+        let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(|trace| trace.is_sampled);
         let spans = tracing.and_then(|trace| {
             let details = RequestDetails {
                 method: &head.method,
@@ -70,7 +70,7 @@ impl Arrival<'_> {
                 tls: connection.tls.as_ref().map(|tls| tls.version),
                 referer: header(header::REFERER),
                 user_agent: header(header::USER_AGENT),
-                trace: trace().map(|trace| trace.id()),
+                trace: trace().map(|trace| trace.id),
                 ..AccessLogEntry::new(client.address)
             })
         });

@@ -77,7 +77,7 @@ impl Memory {
                 Some(verdict) => {
                     let verdicts = iter::once((ask.place, verdict)).collect();
                     let mut reply = Reply { verdicts, reserved, ..Reply::default() };
-                    if ask.limit.is_watched() {
+                    if ask.limit.watched.is_some() {
                         self.note_reached(asks, now, &mut reply);
                     }
                     reply
@@ -152,7 +152,7 @@ impl Memory {
             }
         }
         drop(shards);
-        if asks.iter().any(|ask| ask.limit.is_watched()) {
+        if asks.iter().any(|ask| ask.limit.watched.is_some()) {
             self.note_reached(asks, now, &mut reply);
         }
         reply

@@ -95,7 +95,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     let mut client_host = None;
     let traceparent = info.origin.and_then(|origin| origin.traceparent());
     let trace = info.origin.and_then(|origin| origin.trace);
-    let is_clients_trace = trace.is_some_and(|trace| trace.client().is_some());
+    let is_clients_trace = trace.is_some_and(|trace| trace.client.is_some());
     for (name, value) in headers {
         let action = header_action(name, info.trusted);
         if action == HeaderAction::Pass {

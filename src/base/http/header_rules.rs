@@ -52,93 +52,49 @@ pub enum Rule {
 /// The name in lower case, and its rules.
 pub type Listed = (&'static str, &'static [Rule]);
 
-pub const TABLE: &[Listed] = &[
-    ("connection", &[HopByHop]),
-    ("keep-alive", &[HopByHop]),
-    ("proxy-connection", &[HopByHop]),
-    ("te", &[HopByHop]),
-    ("transfer-encoding", &[HopByHop, Single]),
-    ("upgrade", &[HopByHop]),
-    // Part of an Upgrade (RFC 7540, section 3.2.1).
-    ("http2-settings", &[HopByHop]),
-    ("host", &[OwnInRequests, BeforeContent, Single]),
-    ("content-length", &[OwnInRequests, OwnInResponses, BeforeContent, Single, FixedInRequests, FixedInResponses]),
-    ("expect", &[OwnInRequests, FixedInRequests]),
-    (REAL_IP, &[OwnInRequests, Single]),
-    (REQUEST_ID, &[OwnInRequests, OwnInResponses, Single]),
-    (TRACEPARENT, &[OwnInRequests, Single]),
-    (TRACESTATE, &[OwnInRequests]),
-    ("sec-websocket-key", &[FixedInRequests]),
-    ("date", &[OwnInResponses, FixedInResponses]),
-    ("retry-after", &[OwnInResponses]),
-    ("ratelimit", &[OwnInResponses]),
-    ("ratelimit-policy", &[OwnInResponses]),
-    ("ratelimit-shadow", &[OwnInResponses]),
-    ("x-ratelimit-limit", &[OwnInResponses]),
-    ("x-ratelimit-remaining", &[OwnInResponses]),
-    ("x-ratelimit-reset", &[OwnInResponses]),
-    ("retry-after-ms", &[OwnInResponses]),
-    ("x-ratelimit-limit-requests", &[OwnInResponses]),
-    ("x-ratelimit-remaining-requests", &[OwnInResponses]),
-    ("x-ratelimit-reset-requests", &[OwnInResponses]),
-    ("x-ratelimit-limit-tokens", &[OwnInResponses]),
-    ("x-ratelimit-remaining-tokens", &[OwnInResponses]),
-    ("x-ratelimit-reset-tokens", &[OwnInResponses]),
-    ("anthropic-ratelimit-requests-limit", &[OwnInResponses]),
-    ("anthropic-ratelimit-requests-remaining", &[OwnInResponses]),
-    ("anthropic-ratelimit-requests-reset", &[OwnInResponses]),
-    ("anthropic-ratelimit-tokens-limit", &[OwnInResponses]),
-    ("anthropic-ratelimit-tokens-remaining", &[OwnInResponses]),
-    ("anthropic-ratelimit-tokens-reset", &[OwnInResponses]),
-    (FORWARDED_FOR, &[TrustedAsWritten]),
-    (FORWARDED_PROTO, &[TrustedAsWritten]),
-    (FORWARDED_HOST, &[TrustedAsWritten]),
-    (FORWARDED_CLIENT_CERT, &[TrustedAsWritten]),
-    // RFC 7239, and its predecessors.
-    (FORWARDED, &[TrustedAsWritten]),
-    ("forwarded-for", &[Trusted]),
-    ("x-forwarded", &[Trusted]),
-    BEGINNING,
-    // Proxies and delivery networks write the client's address into these, and libraries read it there.
-    ("client-ip", &[Trusted]),
-    ("x-client-ip", &[Trusted]),
-    ("x-cluster-client-ip", &[Trusted]),
-    ("true-client-ip", &[Trusted]),
-    ("cf-connecting-ip", &[Trusted]),
-    ("cf-connecting-ipv6", &[Trusted]),
-    ("cf-pseudo-ipv4", &[Trusted]),
-    ("fastly-client-ip", &[Trusted]),
-    ("fly-client-ip", &[Trusted]),
-    ("x-appengine-user-ip", &[Trusted]),
-    ("x-azure-clientip", &[Trusted]),
-    ("x-envoy-external-address", &[Trusted]),
-    ("x-original-forwarded-for", &[Trusted]),
-    // IIS, Symfony and others route by these instead of the target, so the upstream would serve another path than the one
-    // that was limited.
-    ("x-original-url", &[Trusted]),
-    ("x-rewrite-url", &[Trusted]),
-    ("authorization", &[BeforeContent, Secret]),
-    ("proxy-authorization", &[BeforeContent, Secret]),
-    ("cookie", &[BeforeContent, Secret]),
-    ("set-cookie", &[BeforeContent]),
-    ("cache-control", &[BeforeContent]),
-    ("pragma", &[BeforeContent]),
-    ("max-forwards", &[BeforeContent]),
-    ("range", &[BeforeContent]),
-    ("if-match", &[BeforeContent]),
-    ("if-none-match", &[BeforeContent]),
-    ("if-modified-since", &[BeforeContent]),
-    ("if-unmodified-since", &[BeforeContent]),
-    ("if-range", &[BeforeContent]),
-    ("content-type", &[BeforeContent]),
-    ("content-encoding", &[BeforeContent]),
-    ("content-language", &[BeforeContent]),
-    ("content-location", &[BeforeContent]),
-    ("content-range", &[BeforeContent]),
-    ("trailer", &[BeforeContent, FixedInRequests, FixedInResponses]),
-    // The gateway writes it, too.
-    ("via", &[BeforeContent]),
-];
+macro_rules! listed {
+    ($($rules:tt: $($name:expr),+;)+) => { &[$($(($name, &$rules)),+),+] };
+}
+
+/// By their rules.
+pub const TABLE: &[Listed] = listed! {
+    [HopByHop]: "connection", "keep-alive", "proxy-connection", "te", "upgrade",
+        // Part of an Upgrade (RFC 7540, section 3.2.1).
+        "http2-settings";
+    [HopByHop, Single]: "transfer-encoding";
+    [OwnInRequests, BeforeContent, Single]: "host";
+    [OwnInRequests, OwnInResponses, BeforeContent, Single, FixedInRequests, FixedInResponses]: "content-length";
+    [OwnInRequests, FixedInRequests]: "expect";
+    [OwnInRequests, Single]: REAL_IP, TRACEPARENT;
+    [OwnInRequests, OwnInResponses, Single]: REQUEST_ID;
+    [OwnInRequests]: TRACESTATE;
+    [FixedInRequests]: "sec-websocket-key";
+    [OwnInResponses, FixedInResponses]: "date";
+    [OwnInResponses]: "retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "ratelimit-shadow",
+        "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
+        "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+        "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
+        "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset", "anthropic-ratelimit-tokens-limit",
+        "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset";
+    [TrustedAsWritten]: FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST, FORWARDED_CLIENT_CERT, FORWARDED;
+    // The predecessors of RFC 7239.
+    [Trusted]: "forwarded-for", "x-forwarded", BEGINNING.0,
+        // Proxies and delivery networks write the client's address into these, and libraries read it there.
+        "client-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "cf-connecting-ipv6",
+        "cf-pseudo-ipv4", "fastly-client-ip", "fly-client-ip", "x-appengine-user-ip", "x-azure-clientip",
+        "x-envoy-external-address", "x-original-forwarded-for",
+        // IIS, Symfony and others route by these instead of the target, so the upstream would serve another path than the one
+        // that was limited.
+        "x-original-url", "x-rewrite-url";
+    [BeforeContent, Secret]: "authorization", "proxy-authorization", "cookie";
+    [BeforeContent]: "set-cookie", "cache-control", "pragma", "max-forwards", "range", "if-match", "if-none-match",
+        "if-modified-since", "if-unmodified-since", "if-range", "content-type", "content-encoding", "content-language",
+        "content-location", "content-range",
+        // The gateway writes it, too.
+        "via";
+    [BeforeContent, FixedInRequests, FixedInResponses]: "trailer";
+};
 
 /// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others with this beginning.
 const BEGINNING: Listed = ("x-forwarded-", &[Trusted]);

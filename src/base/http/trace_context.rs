@@ -25,12 +25,12 @@ const SAMPLED: u8 = 1;
 
 #[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
-    id: TraceId,
+    pub id: TraceId,
     /// The span of the client, if the trace is the client's.
-    client: Option<SpanId>,
+    pub client: Option<SpanId>,
     /// The parent of the upstream's spans if no span is recorded here; `None` if this is the client's span.
     new_parent: Option<SpanId>,
-    is_sampled: bool,
+    pub is_sampled: bool,
 }
 
 /// 128 bits, at least one of them set.
@@ -102,18 +102,6 @@ impl TraceContext {
         let is_unflagged = sampling.is_some() && is_flagged && !is_sampled;
         let new_parent = is_unflagged.then(|| SpanId::new(random));
         Some(Self { id: trace, client: Some(span), new_parent, is_sampled })
-    }
-
-    pub fn id(&self) -> TraceId {
-        self.id
-    }
-
-    pub fn client(&self) -> Option<SpanId> {
-        self.client
-    }
-
-    pub fn is_sampled(&self) -> bool {
-        self.is_sampled
     }
 
     /// The value of `traceparent` for an upstream whose spans have the parent `span`, if a span is recorded. `None` if the
@@ -202,7 +190,7 @@ mod tests {
             "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes-later",
         ] {
             let context = sampled(Some(value), None);
-            assert_eq!((context.id().to_string().as_str(), context.sent(None)), (TRACE, None), "{value}");
+            assert_eq!((context.id.to_string().as_str(), context.sent(None)), (TRACE, None), "{value}");
         }
     }
 
@@ -233,10 +221,10 @@ mod tests {
             assert!(TraceContext::of(value.as_ref(), &Random::seeded().unwrap(), None).is_none(), "{line:?}");
             let context = sampled(line, sampling(0.0, true));
             let made = context.sent(None).unwrap();
-            let id = context.id().to_string();
+            let id = context.id.to_string();
             assert_ne!(id, TRACE, "{line:?}");
-            assert_eq!(parent(&made).map(|parent| parent.trace), Some(context.id()), "{line:?}");
-            assert!(context.client().is_none() && !context.is_sampled());
+            assert_eq!(parent(&made).map(|parent| parent.trace), Some(context.id), "{line:?}");
+            assert!(context.client.is_none() && !context.is_sampled);
             assert_eq!(made[3..35], *id.as_bytes(), "{line:?}");
             assert!(made.ends_with(b"-00"), "it is not sampled");
         }
@@ -248,8 +236,8 @@ mod tests {
         {
             let line = VALID.replace("-01", &format!("-{flags}"));
             let context = sampled(Some(&line), sampling(share, true));
-            assert_eq!((context.is_sampled(), context.sent(None)), (is_sampled, None), "{line}");
-            assert_eq!(context.client().map(SpanId::to_bytes), Some([0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]));
+            assert_eq!((context.is_sampled, context.sent(None)), (is_sampled, None), "{line}");
+            assert_eq!(context.client.map(SpanId::to_bytes), Some([0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]));
         }
     }
 
@@ -257,13 +245,13 @@ mod tests {
     fn the_flag_of_another_parent_is_not_believed() {
         let unflagged = VALID.replace("-01", "-00");
         for line in [VALID, &unflagged] {
-            assert!(sampled(Some(line), sampling(1.0, false)).is_sampled(), "{line}");
+            assert!(sampled(Some(line), sampling(1.0, false)).is_sampled, "{line}");
         }
         // The upstream must not believe the flag either.
         let refused = sampled(Some(VALID), sampling(0.0, false));
         let sent = String::from_utf8(refused.sent(None).unwrap().to_vec()).unwrap();
         assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.ends_with("-00"), "{sent}");
-        assert!(!refused.is_sampled() && !sent.contains("00f067aa0ba902b7"), "{sent}");
+        assert!(!refused.is_sampled && !sent.contains("00f067aa0ba902b7"), "{sent}");
         assert_eq!(sampled(Some(&unflagged), sampling(0.0, false)).sent(None), None);
     }
 
@@ -272,9 +260,9 @@ mod tests {
         for line in [None, Some(VALID)] {
             let context = sampled(line, sampling(1.0, false));
             let sent = context.sent(Some(SpanId(0xabc))).unwrap();
-            let expected = format!("00-{}-0000000000000abc-01", context.id());
+            let expected = format!("00-{}-0000000000000abc-01", context.id);
             assert_eq!(String::from_utf8_lossy(&sent), expected);
-            assert_eq!(format!("{:032x}", u128::from_be_bytes(context.id().to_bytes())), context.id().to_string());
+            assert_eq!(format!("{:032x}", u128::from_be_bytes(context.id.to_bytes())), context.id.to_string());
         }
     }
 
@@ -283,7 +271,7 @@ mod tests {
         let random = Random::seeded().unwrap();
         for (share, fewest, most) in [(0.0, 0, 0), (0.1, 800, 1200), (0.5, 4700, 5300), (1.0, 10_000, 10_000)] {
             let begun = (0..10_000).filter_map(|_| TraceContext::of(None, &random, Some(sampling(share, true))));
-            let sampled = begun.filter(TraceContext::is_sampled).count();
+            let sampled = begun.filter(|context| context.is_sampled).count();
             assert!((fewest..=most).contains(&sampled), "{share}: {sampled}");
         }
         let half = SampleShare::new(0.5);

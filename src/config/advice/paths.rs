@@ -15,8 +15,7 @@ pub(super) fn of_others(advised: &Advised<'_>) {
                  %{:02X}",
                 u32::from(sign)
             );
-            let message = format!("`{part}` in a path matches only itself");
-            advised.warn(&[&"routes", &index, &"path"], message, help);
+            advised.warn(&[&"routes", &index, &"path"], format!("`{part}` in a path matches only itself"), help);
         }
     }
 }

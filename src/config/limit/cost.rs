@@ -75,9 +75,7 @@ tables! {
 /// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
-    let statuses = section
-        .table(&limit::count)
-        .and_then(|table| table.needed(&count::status).and_then(|_| table.given(&count::status)));
+    let statuses = section.table(&limit::count).and_then(|table| table.needed_value(&count::status));
     let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");

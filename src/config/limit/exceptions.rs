@@ -171,7 +171,7 @@ pub(super) fn allowance(
 fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let help = "use one source whose value is a word, like \"header:x-plan\"";
     match source(text.trim(), jwts) {
-        _ if text.contains('|') => Err(Wrong::new(format!("{} is not one source", quoted(text)), help)),
+        _ if text.contains('|') => Err(Wrong::not(text, "one source", help)),
         Ok(Source::ClientIp { .. } | Source::Global) => {
             Err(Wrong::new(format!("{} does not name a tier", quoted(text)), help))
         }

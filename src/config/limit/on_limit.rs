@@ -293,8 +293,7 @@ pub(super) fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) ->
     } else if !has_rates {
         section.warn(&[limit::slow.name], "has no effect without `rates`", "add rates, or remove it");
     }
-    let from = table.needed(&slow::from).and_then(|_| table.given(&slow::from));
-    let up_to: Option<Duration> = table.needed(&slow::up_to).and_then(|_| table.given(&slow::up_to));
+    let (from, up_to) = (table.needed_value(&slow::from), table.needed_value(&slow::up_to));
     Some(Slow { from: from?, up_to: up_to?, max_delayed: section.read(&limit::max_delayed) })
 }
 

@@ -66,13 +66,12 @@ fn toml(file: &NamedFile<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut B
         }
     };
     let texts = Arc::new(Texts::one(file.name, text));
-    let text = texts.whole();
+    let text = &texts.whole;
     let (table, errors) = DeTable::parse_recoverable(text);
     let source = Source::new(&texts, file.field.source.folder, syntax::all(text, 0, &errors));
     if errors.is_empty() {
         let root = Section::root(&table, &keys::TABLE, &source);
-        let help = "a file of overrides is a list of [[overrides]], each with `keys`";
-        root.required(&keys::overrides, help);
+        root.required(&keys::overrides, "a file of overrides is a list of [[overrides]], each with `keys`");
         for section in root.tables(&keys::overrides) {
             entry(&section, terms, kinds, overrides);
         }
@@ -187,10 +186,9 @@ impl Rows<'_> {
         if let Some(earlier) = overrides.add(patterns, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
             let field = self.file.field;
-            let inline = || format!("in {}", field.source.name(field.span.start));
+            let inline = || format!("in {}", field.source.texts.name(field.span.start));
             let earlier = earlier.map_or_else(inline, |line| format!("on line {line}"));
-            let message = format!("this key has an override already, {earlier}");
-            return Err((1, Wrong::new(message, TWICE)));
+            return Err((1, Wrong::new(format!("this key has an override already, {earlier}"), TWICE)));
         }
         Ok(())
     }

@@ -160,7 +160,7 @@ fn http(text: &str) -> Result<Url, Wrong> {
     let place = match (text.find(KEY), text.rfind(KEY)) {
         (Some(first), Some(last)) if first == last => first,
         (Some(_), _) => return Err(Wrong::new("the source has {key} more than once", "write it once")),
-        _ if !text.contains("://") => return Err(Wrong::new(format!("{} is not a URL", quoted(text)), SOURCE)),
+        _ if !text.contains("://") => return Err(Wrong::not(text, "a URL", SOURCE)),
         _ => return Err(Wrong::new("the source does not say where the key is", help)),
     };
     let host = text.split_once("://").map_or(0, |(scheme, _)| scheme.len() + 3);
@@ -188,7 +188,7 @@ fn postgres(
     let query = section.needed(&keys::query).and_then(|field| field.parse(query_of_key));
     let channel = section.field(&keys::channel).and_then(|field| field.parse(channel));
     let url = url?;
-    let tls = match url.root_certificates() {
+    let tls = match &url.root_certificates {
         _ if url.never_uses_tls() => None,
         None => Some(system.tls(field)?),
         Some(path) => Some(tls_of_file(field, path)?),
@@ -231,7 +231,7 @@ fn channel(text: &str) -> Result<String, Wrong> {
         let help = format!(
             "a name has 1 to {MAX_CHANNEL} lower-case letters, digits and _, and begins with no digit, like \"gateway_plans\""
         );
-        return Err(Wrong::new(format!("{} is not the name of a channel", quoted(text)), help));
+        return Err(Wrong::not(text, "the name of a channel", help));
     }
     Ok(text.to_owned())
 }

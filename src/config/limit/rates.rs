@@ -47,8 +47,7 @@ impl Terms {
         if let Strategy::SlidingWindow { precision, edge } = &mut strategy {
             (*precision, *edge) = (section.read(&limit::precision), section.read(&limit::edge));
         } else {
-            let help = "remove it, or use that strategy";
-            section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
+            section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", "remove it, or use that strategy");
         }
         let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         let in_bytes = counts_bytes(section);
@@ -191,7 +190,7 @@ fn zone(name: &str) -> Result<Calendar, Wrong> {
             Some(near) => format!("did you mean \"{near}\"? {help}"),
             None => help.to_owned(),
         };
-        Wrong::new(format!("{} is not a time zone", quoted(name)), help)
+        Wrong::not(name, "a time zone", help)
     })
 }
 
@@ -206,7 +205,7 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
             let period =
                 text.split_once('/').map(|(_, period)| period).filter(|_| matches!(error, RateTextError::Period(_)));
             let why = period.map_or(String::new(), |period| format!(": {} is not a period", quoted(period.trim())));
-            Wrong::new(format!("{} is not a rate{why}", quoted(text)), help)
+            Wrong::not(text, &format!("a rate{why}"), help)
         }
         RateTextError::Rate(error @ (RateError::Quota | RateError::Burst)) => {
             let of = if error == RateError::Burst { "the burst of " } else { "" };

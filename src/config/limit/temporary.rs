@@ -47,7 +47,7 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
         Problems::without_text("override", message, "leave out what is not set")
     })?;
     let texts = Arc::new(Texts::one("override", text));
-    let (table, _) = DeTable::parse_recoverable(texts.whole());
+    let (table, _) = DeTable::parse_recoverable(&texts.whole);
     let source = Source::new(&texts, None, Vec::new());
     let read = read(&Section::root(&table, &keys::TABLE, &source), limit);
     match read {

@@ -7,7 +7,7 @@ use crate::base::wildcard::Wildcard;
 use crate::config::key::pointer;
 use crate::config::kinds::{flag, number, shaped, text, weight, words};
 use crate::config::read::{Field, Section, Setting, Shape, Wrong, tables};
-use crate::config::report::{did_you_mean, quoted};
+use crate::config::report::did_you_mean;
 use crate::limit::{MAX_BYTES, MAX_QUOTA};
 use crate::tokens::response::UsagePointers;
 use crate::tokens::{Weight, Weights};
@@ -180,7 +180,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
             "auto" => Ok(()),
             _ => {
                 let help = did_you_mean(text, &["auto"], USAGE);
-                Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), help))
+                Err(Wrong::not(text, "a value of `tokens`", help))
             }
         });
         return None;

@@ -10,7 +10,7 @@ use super::Grant;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Networks {
-    grants: HashMap<IpNet, Grant, RandomState>,
+    pub(super) grants: HashMap<IpNet, Grant, RandomState>,
     /// Sorted, of both families.
     lengths: Vec<u8>,
 }
@@ -29,17 +29,5 @@ impl Networks {
         let address = address.to_canonical();
         let networks = self.lengths.iter().filter_map(|length| IpNet::new(address, *length).ok());
         networks.filter_map(|network| self.grants.get(&network.trunc())).min().copied()
-    }
-
-    pub(super) fn grant(&self, network: &IpNet) -> Option<Grant> {
-        self.grants.get(network).copied()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, Grant)> {
-        self.grants.iter().map(|(network, grant)| (*network, *grant))
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.grants.len()
     }
 }

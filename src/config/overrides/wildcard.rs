@@ -66,10 +66,6 @@ impl Wildcards {
         Ok(Self { patterns: compiled.collect(), pieces: AhoCorasick::new(&pieces)? })
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.patterns.len()
-    }
-
     /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern, for
     /// each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
     pub(super) fn find(&self, key: &[u8], end: Option<Grant>, mut step: impl FnMut()) -> Option<Grant> {

@@ -116,6 +116,11 @@ impl<'a> Section<'a> {
         self.required(key, &format!("add {}. {}", key.assignment(), purpose.trim_end_matches('.')))
     }
 
+    /// The value of a key, like [`Self::given`]. Reports a key that is absent, like [`Self::needed`].
+    pub(in crate::config) fn needed_value<T>(&self, key: &Setting<T>) -> Option<T> {
+        self.needed(key).and_then(|field| (key.read)(&field, key))
+    }
+
     /// Two keys of which each needs the other; `None` if both are absent, or after a report.
     pub(in crate::config) fn both<T, S>(&self, one: &Setting<T>, other: &Setting<S>) -> Option<[Field<'a>; 2]> {
         let (present, missing, assignment) = match (self.field(one), self.field(other)) {

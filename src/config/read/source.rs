@@ -29,7 +29,7 @@ impl PartialEq for AtStart {
 }
 
 pub(in crate::config) struct Source<'a> {
-    texts: &'a Arc<Texts>,
+    pub(in crate::config) texts: &'a Arc<Texts>,
     /// Where relative paths in the text start. `None` if the text is not from a file, so it can have none.
     pub(in crate::config) folder: Option<&'a Path>,
     problems: RefCell<Vec<Problem>>,
@@ -61,12 +61,7 @@ impl<'a> Source<'a> {
 
     /// The text at a place; `None` if a boundary is inside a character.
     pub(in crate::config) fn written(&self, span: Range<usize>) -> Option<&'a str> {
-        self.texts.whole().get(span)
-    }
-
-    /// The name of the file at this offset, as the user wrote it.
-    pub(in crate::config) fn name(&self, offset: usize) -> &'a str {
-        self.texts.name(offset)
+        self.texts.whole.get(span)
     }
 
     /// Another place, for a message: `on line 4`, or `at conf/b.toml:4:1` if there are several files.
@@ -74,7 +69,7 @@ impl<'a> Source<'a> {
         if self.texts.count() > 1 {
             return format!("at {}", self.texts.place(offset));
         }
-        let (line, _) = place(self.texts.whole(), offset);
+        let (line, _) = place(&self.texts.whole, offset);
         format!("on line {line}")
     }
 
@@ -139,11 +134,12 @@ impl<'a> Source<'a> {
 
     /// Takes all errors, to be shown. There may be very many, so they are not copied.
     pub(in crate::config) fn errors(&self) -> Problems {
-        let problems = Problems::new(self.texts.clone(), self.problems.take());
-        problems.hiding(self.secrets.borrow().clone()).naming(self.files())
+        let (secrets, files) = (self.secrets.borrow().clone(), self.files());
+        Problems { secrets, files, ..Problems::new(self.texts.clone(), self.problems.take()) }
     }
 
     pub(in crate::config) fn warnings(&self) -> Problems {
-        Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
+        let secrets = self.secrets.borrow().clone();
+        Problems { secrets, ..Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()) }
     }
 }

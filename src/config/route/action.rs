@@ -9,7 +9,6 @@ use super::template::{Placeholders, Template, TemplatePart, check_characters};
 use crate::config::kinds::{status_code, text};
 use crate::config::named::Named;
 use crate::config::read::{Section, Wrong, tables};
-use crate::config::report::quoted;
 use crate::config::{Balance, Upstream, content};
 
 const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["rest"], braces: "%7B or %7D" };
@@ -109,8 +108,7 @@ fn rewritten(text: &str, path: &PathPattern) -> Result<Template, Wrong> {
     check_characters(text, "a path")?;
     let placed = PLACEHOLDERS.split(text, path)?;
     if !text.starts_with('/') {
-        let help = "a path begins with a slash, like \"/internal/{rest}\"";
-        return Err(Wrong::new(format!("{} is not a path", quoted(text)), help));
+        return Err(Wrong::not(text, "a path", "a path begins with a slash, like \"/internal/{rest}\""));
     }
     for (sign, help) in [
         ('?', "a rewrite is a path; the query of the request is kept"),

@@ -183,7 +183,7 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
     if text == "null" {
         return Ok(OriginPattern::Exact(text.to_owned()));
     }
-    let not_one = |help: &str| Err(Wrong::new(format!("{} is not an origin", quoted(text)), help));
+    let not_one = |help: &str| Err(Wrong::not(text, "an origin", help));
     let Some((scheme, rest)) = text.split_once("://") else { return not_one(ORIGIN) };
     let start = scheme.len() + "://".len();
     if let Some(at) = rest.find(['/', '?', '#']) {

@@ -141,10 +141,7 @@ pub(in crate::config) fn table<'a, T>(
 
 pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
     HeaderValue::from_str(text).ok().filter(|_| text.trim() == text).ok_or_else(|| {
-        Wrong::new(
-            format!("{} is not the value of a header", quoted(text)),
-            "a value is visible ASCII characters, without spaces around them",
-        )
+        Wrong::not(text, "the value of a header", "a value is visible ASCII characters, without spaces around them")
     })
 }
 

@@ -38,13 +38,12 @@ fn expression(text: &str) -> Wrong {
                          \"/api/*\" or \"/users/{id}\"";
     let meant = guess(text).filter(|path| read(path).is_ok());
     let help = meant.map_or(PATHS.to_owned(), |path| format!("did you mean {path:?}? {PATHS}"));
-    Wrong::new(format!("{} is not a path", quoted(text)), help)
+    Wrong::not(text, "a path", help)
 }
 
 fn read(text: &str) -> Result<PathPattern, Wrong> {
     let Some(inner) = text.strip_prefix('/') else {
-        let help = format!("a path begins with a slash: \"/{}\"", text.trim());
-        return Err(Wrong::new(format!("{} is not a path", quoted(text)), help));
+        return Err(Wrong::not(text, "a path", format!("a path begins with a slash: \"/{}\"", text.trim())));
     };
     if let Some((at, found)) =
         text.char_indices().find(|(_, c)| c.is_control() || c.is_whitespace() || "?#".contains(*c))

@@ -119,8 +119,7 @@ fn check_spelling(path: &PathPattern, rules: PathRules, field: &Field<'_>) {
         } else {
             "remove it, or set path_matching = \"exact\" in [server]"
         };
-        let message = format!("the path {} can never match: {why}", quoted(&path.text));
-        field.report(message, help);
+        field.report(format!("the path {} can never match: {why}", quoted(&path.text)), help);
         return;
     }
 }
@@ -197,8 +196,7 @@ fn host(text: &str) -> Result<Host, Wrong> {
     }
     let (name, under) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |name| (name, true));
     if name.contains('*') {
-        let help = "only the first part of a host can be `*`, like \"*.example.com\"";
-        return Err(Wrong::new(format!("{} is not a host", quoted(text)), help));
+        return Err(Wrong::not(text, "a host", "only the first part of a host can be `*`, like \"*.example.com\""));
     }
     if let Some((alone, port)) = text.rsplit_once(':')
         && port.bytes().all(|byte| byte.is_ascii_digit())

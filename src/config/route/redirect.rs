@@ -9,7 +9,6 @@ use super::path_pattern::PathPattern;
 use super::template::{Placed, Placeholders, Template, TemplatePart, check_characters, check_host};
 use crate::config::kinds::{status_code, text};
 use crate::config::read::{Section, Wrong, tables};
-use crate::config::report::quoted;
 
 const EXAMPLE: &str = "write a URL or a path, like \"https://{host}{path}\" or \"/new{path}\"";
 const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
@@ -77,7 +76,7 @@ fn check_beginning(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
         if begins_with_path || (text.starts_with('/') && !text.starts_with("//")) {
             return check_slashes(text, placed);
         }
-        return Err(Wrong::new(format!("{} is not a location", quoted(text)), EXAMPLE));
+        return Err(Wrong::not(text, "a location", EXAMPLE));
     };
     let start = text.len() - authority.len();
     let path = placed.iter().find(|(part, _)| *part == TemplatePart::Path).map_or(text.len(), |(_, place)| place.start);

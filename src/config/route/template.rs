@@ -90,7 +90,7 @@ impl Placeholders {
 
     fn placeholder(self, name: &str, path: &PathPattern) -> Result<TemplatePart, Wrong> {
         if values::capture(name).is_err() {
-            return Err(Wrong::new(format!("{} is not the name of a placeholder", quoted(name)), self.help()));
+            return Err(Wrong::not(name, "the name of a placeholder", self.help()));
         }
         let captured = |segment: &Segment| matches!(segment, Segment::Capture(captured) if captured == name);
         let captured = path.segments.iter().position(captured);

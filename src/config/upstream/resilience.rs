@@ -8,7 +8,6 @@ use http::uri::PathAndQuery;
 use super::{MOST_IN_FLIGHT, keys as upstream};
 use crate::config::kinds::{LONGEST, WAIT, number, share, size, statuses, text, wait};
 use crate::config::read::{Section, Wrong, tables};
-use crate::config::report::quoted;
 
 /// Which requests are sent again to another server.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,11 +178,8 @@ pub(super) fn health_check(section: &Section<'_>) -> HealthCheck {
 /// The path of a health check, perhaps with a query.
 fn check_path(text: &str) -> Result<String, Wrong> {
     let is_target = text.starts_with('/') && !text.contains('#') && PathAndQuery::try_from(text).is_ok();
-    if is_target {
-        return Ok(text.to_owned());
-    }
-    let help = "it begins with `/` and has no spaces, like \"/healthz\"";
-    Err(Wrong::new(format!("{} is not a path", quoted(text)), help))
+    let wrong = || Wrong::not(text, "a path", "it begins with `/` and has no spaces, like \"/healthz\"");
+    is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 /// `None` if servers are never ejected.

@@ -268,7 +268,7 @@ impl Cell {
         let whole = self.usages(rates, at).zip(rates).filter(|(_, rate)| !rate.uses_counters());
         // The charge of one request reduces the room of the next.
         let fit = whole.zip(capacities).map(|((usage, _), capacity)| {
-            let spare = capacity.saturating_sub(usage.used()).checked_sub(need);
+            let spare = capacity.saturating_sub(usage.used).checked_sub(need);
             spare.map_or(0, |spare| spare.checked_div(cost).map_or(u64::MAX, |more| more.saturating_add(1)))
         });
         fit.min().unwrap_or(times).min(times)

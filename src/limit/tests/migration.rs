@@ -69,7 +69,7 @@ pub(super) fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
 fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
     let mut cell = cell.clone();
     cell.advance(limit.rates(), at(now));
-    cell.usages(limit.rates(), at(now)).map(|usage| usage.used()).collect()
+    cell.usages(limit.rates(), at(now)).map(|usage| usage.used).collect()
 }
 
 fn most(rate: &Rate) -> u64 {

@@ -24,7 +24,7 @@ impl<'a> DecisionState<'a> {
         let SelectedRates::Rates(profile, limit) = selected else { return None };
         let most = limit.capacity();
         let (need, cost) = input.initial_cost(0, most);
-        if limit.rates().is_empty() || limit.is_watched() || need > most {
+        if limit.rates().is_empty() || limit.watched.is_some() || need > most {
             return None;
         }
         let ask = Ask { need, ..Ask::new(limit, key, cost) };

@@ -13,7 +13,7 @@ impl Memory {
     /// Notes what the watched limits among those of a decided request count by now, perhaps with later requests.
     #[cold]
     pub(super) fn note_reached(&self, asks: &[Ask<'_>], now: Time, reply: &mut Reply) {
-        for ask in asks.iter().filter(|ask| ask.limit.is_watched()) {
+        for ask in asks.iter().filter(|ask| ask.limit.watched.is_some()) {
             let refused = reply.refused(ask);
             if refused == 0 && ask.settles {
                 continue;

@@ -90,10 +90,10 @@ async fn open_at(
     port: u16,
     changes: &dyn Fn(QuotaChange),
 ) -> Result<Opened, String> {
-    let stream = transport::connect(host, port, settings.url.tls(), settings.tls.as_ref()).await;
+    let stream = transport::connect(host, port, settings.url.tls, settings.tls.as_ref()).await;
     let (stream, heard) = Watched::new(stream.map_err(|error| error.to_string())?);
     // TLS is already in `stream`.
-    let mut config = settings.url.session().clone();
+    let mut config = (*settings.url.config).clone();
     config.ssl_mode(SslMode::Disable);
     let (client, mut wire) = config.connect_raw(stream, NoTls).await.map_err(|error| answer::describe(&error))?;
     let set_up = async {

@@ -210,7 +210,7 @@ impl CachedCell {
             let verdict = self.verdict(&ask.limit, ask.need, at, plan.fits());
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
-        if ask.limit.is_watched() {
+        if ask.limit.watched.is_some() {
             let refused = result.refused(&ask.borrowed());
             if refused > 0 || !ask.settles {
                 self.note_reached(&ask.limit, place, at, refused, &mut result.reached);
