@@ -166,7 +166,10 @@ fn standard(server: &str, fields: &str) -> Option<String> {
 fn forwarded_is_written_if_it_is_wanted() {
     let own = "for=127.0.0.1;host=test.example;proto=http";
     let by_proxy = "Forwarded: for=1.1.1.1;proto=https\r\nForwarded: for=\"[2001:db8::1]\"\r\n";
-    let kept = format!("for=1.1.1.1;proto=https, for=\"[2001:db8::1]\", {own}");
+    // The client may have written what comes before the element that names it.
+    let kept = format!("for=\"[2001:db8::1]\", {own}");
+    let by_two = "Forwarded: for=1.1.1.1;proto=https\r\nForwarded: for=127.0.0.5\r\n";
+    let whole = format!("for=1.1.1.1;proto=https, for=127.0.0.5, {own}");
     let listed = "X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.test:81\r\n";
     let written = format!("for=\"[2001:db8::1]\";host=\"a.test:81\";proto=https, {own}");
     let wanted = "forwarded = true\n";
@@ -184,6 +187,7 @@ fn forwarded_is_written_if_it_is_wanted() {
         (TRUSTING, "Forwarded: for=1.1.1.1\r\n", Some("for=1.1.1.1")),
         (trusting, "", Some(own)),
         (trusting, by_proxy, Some(kept.as_str())),
+        (trusting, by_two, Some(&whole)),
         (trusting, listed, Some(written.as_str())),
         // A proxy that writes X-Forwarded-For passes on Forwarded from its client.
         (trusting, &format!("{listed}Forwarded: for=\"[2001:db8::1]\";host=evil.test\r\n"), Some(&written)),
