@@ -13,7 +13,7 @@ use crate::config::Scheme;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// [`CONTRADICTED`] if the client is unknown, because a client that makes a proxy report two clients must not use up the
+    /// 0.0.0.0 if the client is unknown, because a client that makes a proxy report two clients must not use up the
     /// quota of the proxy.
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
