@@ -103,6 +103,22 @@ pub struct SharedStore {
     pub login: Login,
 }
 
+#[cfg(test)]
+impl SharedStore {
+    /// With the defaults of the file.
+    pub(crate) fn with_servers(software: Software, servers: Vec<String>) -> Self {
+        Self {
+            software,
+            servers,
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_millis(25),
+            on_error: OnError::Local,
+            strict: false,
+            login: Login::default(),
+        }
+    }
+}
+
 /// What the servers of a shared store run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Software {

@@ -203,14 +203,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     fn store(workers: usize) -> Shared {
+        let servers = vec!["127.0.0.1:1".to_owned()];
         let config = config::SharedStore {
-            software: config::Software::Memcached,
-            servers: vec!["127.0.0.1:1".to_owned()],
-            prefix: "gw".to_owned(),
-            timeout: Duration::from_millis(20),
             on_error: config::OnError::Allow,
-            strict: false,
-            login: config::Login::default(),
+            ..config::SharedStore::with_servers(config::Software::Memcached, servers)
         };
         Shared::start(&config, workers).unwrap()
     }

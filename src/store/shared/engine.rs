@@ -249,13 +249,8 @@ mod tests {
     #[test]
     fn parts_of_a_cluster_may_overlap() {
         let config = config::SharedStore {
-            software: config::Software::Valkey,
-            servers: vec!["a:1".to_owned()],
-            prefix: "gw".to_owned(),
-            timeout: Duration::from_millis(20),
-            on_error: config::OnError::Local,
-            strict: false,
             login: config::Login { cluster: true, ..config::Login::default() },
+            ..config::SharedStore::with_servers(config::Software::Valkey, vec!["a:1".to_owned()])
         };
         let protocol = super::super::protocol_of(&config);
         let now = Instant::now();

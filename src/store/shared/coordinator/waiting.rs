@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::base::clock::Time;
-    use crate::config::{self, Software};
+    use crate::config::{SharedStore, Software};
     use crate::limit::Limit;
     use crate::store::shared::Health;
     use crate::store::shared::batch::Due;
@@ -180,16 +180,15 @@ mod tests {
     /// Two servers that answer, and a decision about this key of which the second server is asked.
     fn asked(limit: &Arc<Limit>, time: Time) -> Coordinator {
         let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
-        let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
-        let (software, login) = (Software::Memcached, config::Login::default());
+        let now = Instant::now();
         let store =
-            config::SharedStore { software, servers, prefix, timeout, on_error: OnError::Reject, strict: false, login };
+            SharedStore { on_error: OnError::Reject, ..SharedStore::with_servers(Software::Memcached, servers) };
         let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
         let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
         (0..2).for_each(|server| coordinator.up(server));
         let asks = ask(limit, key_on(1, 2, limit));
         let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
-        coordinator.submit(Message::Decide(decision), now + timeout);
+        coordinator.submit(Message::Decide(decision), now + Duration::from_secs(1));
         coordinator
     }
 

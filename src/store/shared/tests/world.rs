@@ -80,15 +80,8 @@ pub(super) fn servers(count: usize) -> Vec<String> {
 }
 
 pub(super) fn config(count: usize, on_error: OnError, strict: bool) -> SharedStore {
-    SharedStore {
-        software: software(),
-        servers: servers(count),
-        prefix: "gw".to_owned(),
-        timeout: Duration::from_micros(TIMEOUT),
-        on_error,
-        strict,
-        login: crate::config::Login::default(),
-    }
+    let timeout = Duration::from_micros(TIMEOUT);
+    SharedStore { timeout, on_error, strict, ..SharedStore::with_servers(software(), servers(count)) }
 }
 
 impl World {
