@@ -69,6 +69,8 @@ pub(super) struct LearnedState {
     /// How many states the server has lost that should be there: at most one.
     pub(super) lost: u64,
     pub(super) is_foreign: bool,
+    /// Whether somebody else has made the item, and it is no value: a new value is refused, and there is none.
+    pub(super) is_blocked: bool,
 }
 
 impl VersionedState {
@@ -252,6 +254,9 @@ impl VersionedState {
             Some(Written::Done | Written::Count(_)) => self.overtaken = false,
             Some(written @ (Written::Missing | Written::Refused | Written::Failed)) => {
                 self.overtaken |= written != Written::Failed;
+                let is_new = !matches!(self.version, Version::Of(..));
+                learned.is_blocked =
+                    is_new && written == Written::Refused && answer.is_read() && answer.state().is_none();
                 self.sent.take().into_iter().for_each(|sent| self.add_again(sent.change));
             }
             Some(Written::Unknown) => self.lose_replies(),

@@ -109,11 +109,9 @@ impl CachedCell {
             if learned.is_foreign {
                 self.shared = Some(*now);
             }
-            match answer.state_written() {
-                // The item is there, but is no value: somebody else has made it. It would be refused for ever.
-                Some(Written::Refused) if answer.is_read() && answer.state().is_none() => filled.note(Written::Failed),
-                written => written.into_iter().for_each(|written| filled.note(written)),
-            }
+            // It would be refused for ever.
+            let written = if learned.is_blocked { Some(Written::Failed) } else { answer.state_written() };
+            written.into_iter().for_each(|written| filled.note(written));
         }
         let was_written = |id| answer.written().any(|(of, _)| of == id);
         let was_asked = |(rate, bucket)| {

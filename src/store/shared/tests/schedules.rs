@@ -85,6 +85,15 @@ fn a_count_that_others_have_begun_anew_is_not_believed() {
     assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of them, and 1 of one that could not");
 }
 
+fn a_state_that_is_lost_before_it_is_appended_to_is_begun_anew() {
+    let once = |gateway| [vec![request(gateway, 0, 1)], exchange(gateway, 0, 2)].concat();
+    let steps = [once(0), once(1), vec![Step::Evict(0, 0)], once(1)].concat();
+    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+        let (mut world, key) = two_gateways(kind, &steps);
+        assert_eq!((admitted(&world.decided, key), counted(&mut world, kind, key)), (3, 3), "{kind}");
+    }
+}
+
 fn what_a_server_could_not_do_is_done_later() {
     let mut steps = vec![request(0, 0, 1)];
     steps.extend(exchange(0, 0, 2));
@@ -372,6 +381,7 @@ with_each_server! {
     a_provisional_charge_is_checked_again_in_a_new_bucket
     what_a_server_that_went_away_cannot_confirm_is_not_admitted
     a_count_that_others_have_begun_anew_is_not_believed
+    a_state_that_is_lost_before_it_is_appended_to_is_begun_anew
     what_a_server_could_not_do_is_done_later
     what_a_server_did_not_do_is_written_when_it_is_back
     what_was_read_answers_for_a_moment
