@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::super::connection::Socket;
-use super::super::protocol::{Garbage, LinkFailure};
+use super::super::protocol::LinkFailure;
 use super::super::slots::{Part, SLOTS};
-use super::frames::{self, Frame, frame};
+use super::frames::{self, Frame, whole};
 use crate::config::Login;
 
 /// The longest time that a sentinel may take to connect and to answer. The primary needs the rest of a second.
@@ -80,38 +80,35 @@ fn primary(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     if input.starts_with(b"*-") {
         return Err(LinkFailure::Failed("it has no primary of this name".to_owned()));
     }
-    let Some((answer, _)) = frame(input, 0)? else { return Ok(None) };
+    let Some((told, _)) = whole(input, 0)? else { return Ok(None) };
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
-    match &answer {
-        Frame::Several(told) if let [Frame::Text(host), Frame::Text(port)] = &told[..] => {
-            Ok(Some(joined(&text(host), &text(port), "")))
-        }
-        Frame::Error(place) => Err(LinkFailure::Failed(text(place))),
+    match &told[..] {
+        [Frame::Several(2), Frame::Text(host), Frame::Text(port)] => Ok(Some(joined(&text(host), &text(port), ""))),
+        [Frame::Error(place), ..] => Err(LinkFailure::Failed(text(place))),
         _ => Err(LinkFailure::Garbage),
     }
 }
 
 /// Reads the answer of `node` to `CLUSTER SLOTS`; `None` while it is incomplete.
 pub(super) fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkFailure> {
-    let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
-    let part = |told: &Frame| {
-        // First and last slot, and the primary; then its replicas. Of each server the host, the port, and more.
-        let Frame::Several(told) = told else { return None };
-        let [Frame::Number(first), Frame::Number(last), Frame::Several(primary), ..] = &told[..] else { return None };
-        let [host, Frame::Number(port), ..] = &primary[..] else { return None };
-        let host = if let Frame::Text(host) = host { text(host) } else { String::new() };
+    // First and last slot, and the primary; then its replicas. Of each server the host, the port, and more. So nothing else begins
+    // with two numbers.
+    let part = |told: &[Frame]| {
+        let [_, Frame::Number(first), Frame::Number(last), _, host, Frame::Number(port)] = told else { return None };
+        let host = if let Frame::Text(host) = host { &input[host.clone()] } else { b"" };
         let slots = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
-        let server = joined(&host, &port.to_string(), node);
+        let server = joined(&String::from_utf8_lossy(host), &port.to_string(), node);
         (!slots.is_empty() && *slots.end() < SLOTS).then_some(Part { slots, server })
     };
-    match frame(input, 0)? {
-        None => Ok(None),
-        Some((Frame::Several(told), _)) if told.is_empty() => {
-            Err(LinkFailure::Refused("its cluster has no slots yet".to_owned()))
+    let Some((told, _)) = whole(input, 0)? else { return Ok(None) };
+    match &told[0] {
+        Frame::Several(0) => Err(LinkFailure::Refused("its cluster has no slots yet".to_owned())),
+        Frame::Several(count) => {
+            let parts: Vec<_> = told.windows(6).filter_map(part).collect();
+            if parts.len() as u64 == *count { Ok(Some(parts)) } else { Err(LinkFailure::Garbage) }
         }
-        Some((Frame::Several(told), _)) => Ok(Some(told.iter().map(part).collect::<Option<_>>().ok_or(Garbage)?)),
-        Some((Frame::Error(place), _)) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place])),
-        Some(_) => Err(LinkFailure::Garbage),
+        Frame::Error(place) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place.clone()])),
+        _ => Err(LinkFailure::Garbage),
     }
 }
 

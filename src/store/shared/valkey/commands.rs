@@ -51,7 +51,7 @@ impl Commands for FrameCommands {
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
-        self.begin(&[b"SET"], name, 3, Expected::Stored);
+        self.begin(5, &["$3\r\nSET\r\n"], name, Expected::Stored);
         frames::word(format!("{count} {number}").as_bytes(), &mut self.writes);
         self.expiry(lifetime);
     }
@@ -66,7 +66,7 @@ impl Commands for FrameCommands {
             return frames::number(lifetime.seconds, &mut self.writes);
         }
         let is_first = condition == Condition::Missing;
-        self.begin(&[b"SET"], name, if is_first { 4 } else { 3 }, Expected::Stored);
+        self.begin(if is_first { 6 } else { 5 }, &["$3\r\nSET\r\n"], name, Expected::Stored);
         frames::word_of(value, &mut self.writes);
         self.expiry(lifetime);
         if is_first {
@@ -82,7 +82,7 @@ impl Commands for FrameCommands {
     }
 
     fn delete(&mut self, name: Name<'_>) {
-        self.begin(&[b"DEL"], name, 0, Expected::Sum(Echo::Quiet));
+        self.begin(2, &["$3\r\nDEL\r\n"], name, Expected::Sum(Echo::Quiet));
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
@@ -107,21 +107,23 @@ impl FrameCommands {
         Self { is_cluster, ..Self::default() }
     }
 
-    /// Begins a command that has these words before a name; so many arguments must follow.
-    fn begin(&mut self, words: &[&[u8]], name: Name<'_>, arguments: usize, expected: Expected) {
+    /// Begins a command of so many words. The first of them, as bytes of the protocol, come before a name.
+    fn begin(&mut self, words: usize, first: &[&str], name: Name<'_>, expected: Expected) {
         self.name.clear();
         name(&mut self.name);
-        frames::command(words.len() + 1 + arguments, &mut self.writes);
-        words.iter().chain([&&*self.name]).for_each(|word| frames::word(word, &mut self.writes));
+        frames::command(words, &mut self.writes);
+        first.iter().for_each(|bytes| self.writes.extend_from_slice(bytes.as_bytes()));
+        frames::word(&self.name, &mut self.writes);
         self.expected.push(expected);
     }
 
     fn call(&mut self, script: &Script, name: Name<'_>, arguments: usize, expected: Expected) {
-        self.begin(&[b"EVALSHA", script.digest.as_bytes(), b"1"], name, arguments, expected);
+        let first = ["$7\r\nEVALSHA\r\n$40\r\n", script.digest, "\r\n$1\r\n1\r\n"];
+        self.begin(4 + arguments, &first, name, expected);
     }
 
     fn expiry(&mut self, lifetime: Lifetime) {
-        frames::word(b"EX", &mut self.writes);
+        self.writes.extend_from_slice(b"$2\r\nEX\r\n");
         frames::number(lifetime.seconds, &mut self.writes);
     }
 }
@@ -142,21 +144,21 @@ mod tests {
         let (mut commands, mut out) = (FrameCommands::default(), Vec::new());
         collect(&mut commands);
         commands.finish(&mut out);
-        let (mut at, mut words) = (0, Vec::new());
-        while let Some((command, next)) = frames::frame(&out, at).unwrap() {
-            let Frame::Several(frames) = command else { panic!("{command:?}") };
-            words.push(format!("{}:", frames.len()));
-            words.extend(frames.into_iter().map(|frame| match frame {
-                Frame::Text(place) if place.len() == 40 => "#".to_owned(),
-                Frame::Text(place) if out[place.start] == MARK => {
-                    format!("=v{}", out[place.start + 9..place.end].escape_ascii())
-                }
-                Frame::Text(place) => out[place].escape_ascii().to_string(),
-                other => panic!("{other:?}"),
-            }));
-            at = next;
+        let (mut at, mut all) = (0, Vec::new());
+        while let Some((command, end)) = frames::whole(&out, at).unwrap() {
+            all.extend(command);
+            at = end;
         }
-        words
+        let word = |frame| match frame {
+            Frame::Several(words) => format!("{words}:"),
+            Frame::Text(place) if place.len() == 40 => "#".to_owned(),
+            Frame::Text(place) if out[place.start] == MARK => {
+                format!("=v{}", out[place.start + 9..place.end].escape_ascii())
+            }
+            Frame::Text(place) => out[place].escape_ascii().to_string(),
+            other => panic!("{other:?}"),
+        };
+        all.into_iter().map(word).collect()
     }
 
     #[test]

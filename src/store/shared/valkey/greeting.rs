@@ -8,7 +8,7 @@ use super::super::connection::Socket;
 use super::super::protocol::LinkFailure;
 use super::Valkey;
 use super::addresses::parts;
-use super::frames::{self, Frame, frame};
+use super::frames::{self, Frame, whole};
 use super::scripts::{ADD, APPEND, REPLACE};
 use crate::config::Login;
 
@@ -74,9 +74,9 @@ fn trial(name: &str) -> Vec<Vec<&str>> {
 fn answered(input: &[u8], commands: &[Vec<&str>], is_cluster: bool) -> Result<Option<()>, LinkFailure> {
     let mut at = 0;
     for command in commands {
-        let Some((answer, next)) = frame(input, at)? else { return Ok(None) };
-        if let Frame::Error(place) = answer {
-            return Err(LinkFailure::refused(command[0], &input[place]));
+        let Some((answer, next)) = whole(input, at)? else { return Ok(None) };
+        if let [Frame::Error(place)] = &answer[..] {
+            return Err(LinkFailure::refused(command[0], &input[place.clone()]));
         }
         if command[0] == "HELLO" && memmem::find(&input[at..next], IS_NODE).is_some() != is_cluster {
             return Err(LinkFailure::Refused(if is_cluster { NO_NODE } else { NODE }.to_owned()));

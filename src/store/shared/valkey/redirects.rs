@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::super::connection::Redirects;
 use super::super::protocol::{Garbage, LinkFailure};
 use super::addresses::joined;
-use super::frames::{self, Frame, frame};
+use super::frames::{self, Frame, whole};
 use super::{Valkey, greeting};
 
 /// The longest time that another node may take to connect and to answer.
@@ -61,17 +61,17 @@ impl Follower {
         for exchange in &self.sent {
             let (before, mut begin, mut is_forgotten) = (redirected.len(), 0, false);
             while begin < exchange.len() {
-                let Some((reply, next)) = frame(input, at)? else {
+                let Some((reply, next)) = whole(input, at)? else {
                     redirected.truncate(before);
                     return Ok(redirected);
                 };
-                let (_, end) = frame(exchange, begin)?.ok_or(Garbage)?;
-                let to = match reply {
-                    Frame::Error(error) => {
+                let (_, end) = whole(exchange, begin)?.ok_or(Garbage)?;
+                let to = match &reply[..] {
+                    [Frame::Error(error)] => {
                         is_forgotten |= input[error.clone()].starts_with(FORGOTTEN);
-                        redirection(&input[error], &self.node)
+                        redirection(&input[error.clone()], &self.node)
                     }
-                    Frame::Several(_) if is_forgotten => Some(self.node.clone()),
+                    [Frame::Several(_), ..] if is_forgotten => Some(self.node.clone()),
                     _ => None,
                 };
                 if let Some(to) = to {
@@ -143,9 +143,9 @@ async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<R
 fn take_replies(input: &[u8], to: &mut [&mut Redirected], node: &str) -> Result<Option<()>, LinkFailure> {
     let mut at = 0;
     for one in to {
-        let Some((_, begin)) = frame(input, at)? else { return Ok(None) };
-        let Some((reply, end)) = frame(input, begin)? else { return Ok(None) };
-        one.to = if let Frame::Error(error) = reply { redirection(&input[error], node) } else { None };
+        let Some((_, begin)) = whole(input, at)? else { return Ok(None) };
+        let Some((reply, end)) = whole(input, begin)? else { return Ok(None) };
+        one.to = if let [Frame::Error(error)] = &reply[..] { redirection(&input[error.clone()], node) } else { None };
         one.reply = input[begin..end].to_vec();
         at = end;
     }

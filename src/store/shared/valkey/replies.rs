@@ -34,8 +34,9 @@ pub(super) struct FrameReader {
     expected: Vec<Expected>,
     written: Vec<Written>,
     reads: usize,
-    /// How many items each command reads.
+    /// How many items each command reads, and how many more come in the present reply.
     reads_each: usize,
+    inside: usize,
     items: Vec<Option<Place>>,
     /// How many items could not be read, because of an error.
     unread: usize,
@@ -73,17 +74,14 @@ impl FrameReader {
             self.written.push(written);
             return Ok(());
         }
+        let is_inside = self.inside > 0;
         match frame {
-            Frame::Several(items) if items.len() == self.reads_each => {
-                for frame in items {
-                    self.items.push(match frame {
-                        Frame::Text(place) => Some(item(place, input)),
-                        Frame::Null => None,
-                        _ => return Err(Garbage),
-                    });
-                }
+            Frame::Several(count) if !is_inside && count == self.reads_each as u64 => self.inside = self.reads_each,
+            Frame::Text(_) | Frame::Null if is_inside => {
+                self.items.push(if let Frame::Text(place) = frame { Some(item(place, input)) } else { None });
+                self.inside -= 1;
             }
-            Frame::Error(place) => {
+            Frame::Error(place) if !is_inside => {
                 self.fail(place, input);
                 self.unread += self.reads_each;
                 self.items.resize(self.items.len() + self.reads_each, None);
