@@ -36,7 +36,7 @@ pub(super) enum Frame {
 
 /// Begins a command of so many words.
 pub(super) fn command(words: usize, out: &mut Vec<u8>) {
-    line(b'*', words as u64, out);
+    line(b'*', words, out);
 }
 
 pub(super) fn word(word: &[u8], out: &mut Vec<u8>) {
@@ -45,7 +45,7 @@ pub(super) fn word(word: &[u8], out: &mut Vec<u8>) {
 
 /// A word of several parts.
 pub(super) fn word_of<const PARTS: usize>(parts: [&[u8]; PARTS], out: &mut Vec<u8>) {
-    line(b'$', parts.iter().map(|part| part.len() as u64).sum(), out);
+    line(b'$', parts.iter().map(|part| part.len()).sum(), out);
     parts.into_iter().for_each(|part| out.extend_from_slice(part));
     out.extend_from_slice(b"\r\n");
 }
@@ -54,10 +54,14 @@ pub(super) fn number(number: impl itoa::Integer, out: &mut Vec<u8>) {
     word(itoa::Buffer::new().format(number).as_bytes(), out);
 }
 
-fn line(kind: u8, number: u64, out: &mut Vec<u8>) {
-    out.push(kind);
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    out.extend_from_slice(b"\r\n");
+fn line(kind: u8, number: usize, out: &mut Vec<u8>) {
+    let digit = |number| b"0123456789"[number % 10];
+    match number {
+        // Nearly all numbers. `itoa` takes several times as long.
+        0..10 => out.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
+        10..100 => out.extend_from_slice(&[kind, digit(number / 10), digit(number), b'\r', b'\n']),
+        _ => out.extend_from_slice(&[&[kind], itoa::Buffer::new().format(number).as_bytes(), b"\r\n"].concat()),
+    }
 }
 
 /// A command of these words.
@@ -138,6 +142,11 @@ mod tests {
         let mut out = written(&[&b"SET"[..], b"k", b"\r\n\xff"]);
         number(17, &mut out);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\r\n\xff\r\n$2\r\n17\r\n");
+        for length in [0, 9, 10, 11, 99, 100, 1234] {
+            let (mut out, long) = (Vec::new(), "x".repeat(length));
+            word(long.as_bytes(), &mut out);
+            assert_eq!(out, format!("${length}\r\n{long}\r\n").as_bytes());
+        }
     }
 
     #[test]
