@@ -21,16 +21,6 @@ const fn kinds() -> [u8; 256] {
     kinds
 }
 
-/// As [`normal`], of bytes that need not be text. Most names have only plain letters up to the port, which is no part of the result.
-pub fn normal_of_bytes(authority: &[u8]) -> Option<Cow<'_, str>> {
-    let plain = authority.iter().position(|byte| KINDS[usize::from(*byte)] != 0).unwrap_or(authority.len());
-    let (name, rest) = authority.split_at(plain);
-    if !matches!(name, [] | [.., b'.']) && is_port_or_nothing(rest) {
-        return str::from_utf8(name).ok().map(Cow::Borrowed);
-    }
-    normal(str::from_utf8(authority).ok()?)
-}
-
 /// The normal form of the name in `name:port`; `None` if it is not a host. Borrowed if it is in normal form already.
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     // Only IPv6 addresses contain colons.
@@ -93,7 +83,6 @@ mod tests {
             ("a_b-1.c", "a_b-1.c"),
         ] {
             assert_eq!(normal(written).as_deref(), Some(name), "{written}");
-            assert_eq!(normal_of_bytes(written.as_bytes()).as_deref(), Some(name), "{written}");
         }
     }
 
@@ -138,10 +127,7 @@ mod tests {
             "a..",
             "..:80",
         ] {
-            assert_eq!((normal(written), normal_of_bytes(written.as_bytes())), (None, None), "{written}");
-        }
-        for written in [&b"\xff"[..], b"a:\xff", b"a\xff:80"] {
-            assert_eq!(normal_of_bytes(written), None);
+            assert_eq!(normal(written), None, "{written}");
         }
     }
 }

@@ -32,6 +32,8 @@ enum PathKey {
 /// The most header fields of a request. The library of HTTP/1.1 itself refuses more.
 const MOST_FIELDS: usize = 100;
 
+const NO_HOST: &str = "The Host header is not valid.";
+
 /// The request is invalid, or can be read in two ways. The next bytes on the connection may belong to it.
 fn bad(detail: &'static str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
@@ -57,11 +59,11 @@ impl<'a> Target<'a> {
                 return Err(bad("The request has more than one Host header."));
             }
             // Whether it is a host is checked below.
-            Some(host) => host.as_bytes(),
+            Some(host) => host.to_str().map_err(|_| bad(NO_HOST))?,
             // HTTP/2 names the host in the target (RFC 9113, section 8.3.1).
-            None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => b"",
+            None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => "",
             None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
-            None => b"",
+            None => "",
         };
         if let Some(detail) = ambiguity {
             return Err(Rejection { reason: is_asked.then_some(Reason::AskedRequest), ..bad(detail) });
@@ -72,13 +74,13 @@ impl<'a> Target<'a> {
         }
         // A target in absolute form contains the host too (RFC 9112, section 3.2.2).
         let authority = match head.uri.authority() {
-            Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
+            Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
                 return Err(bad("The target and the Host header name different hosts."));
             }
-            Some(authority) => authority.as_str().as_bytes(),
+            Some(authority) => authority.as_str(),
             None => named,
         };
-        let host = host::normal_of_bytes(authority).ok_or_else(|| bad("The Host header is not valid."))?;
+        let host = host::normal(authority).ok_or_else(|| bad(NO_HOST))?;
         let path = path::normal(head.uri.path(), paths).map_err(|why| bad(why.detail()))?;
         Ok(Self { host, path, key: PathKey::Whole })
     }

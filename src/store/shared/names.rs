@@ -28,9 +28,8 @@ const GRACE: u64 = 5;
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) limit: Arc<Limit>,
-    /// What comes before the key, and what right after it.
+    /// What comes before the key.
     head: String,
-    tail: &'static str,
     /// For each rate: what comes between key and bucket.
     infixes: Box<[String]>,
     /// What follows the key in the name of the state that is kept as a whole.
@@ -60,21 +59,22 @@ impl Writer {
 
 impl Names {
     fn new(AllNames { prefix, has_braces, writer, .. }: &AllNames, limit: &Arc<Limit>) -> Self {
-        let (open, tail) = if *has_braces { ("{", "}") } else { ("", "") };
+        let (open, close) = if *has_braces { ("{", "}") } else { ("", "") };
         let infix = |rate: &Rate| match rate.strategy() {
-            Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
+            Strategy::SlidingWindow { precision, .. } if *precision > 1 => {
+                format!("{close}#{}x{precision}.", rate.period())
+            }
             // Days of two time zones may begin at the same moment, but are counted separately.
             Strategy::Calendar(calendar) if calendar.zone() != "UTC" => {
-                format!("#{}@{}.", rate.period(), calendar.zone())
+                format!("{close}#{}@{}.", rate.period(), calendar.zone())
             }
-            _ => format!("#{}.", rate.period()),
+            _ => format!("{close}#{}.", rate.period()),
         };
         Self {
             limit: limit.clone(),
             head: format!("{prefix}:{}:{open}", limit.name()),
-            tail,
             infixes: limit.rates().iter().map(infix).collect(),
-            state: format!("#={:016x}", limit.shape().high()),
+            state: format!("{close}#={:016x}", limit.shape().high()),
             writer: writer.clone(),
         }
     }
@@ -98,7 +98,6 @@ impl Names {
     fn base(&self, key: &Digits, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.as_bytes());
         out.extend_from_slice(key);
-        out.extend_from_slice(self.tail.as_bytes());
     }
 
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
@@ -166,7 +165,7 @@ impl AllNames {
     }
 }
 
-/// Rendezvous hashing of the part of a name before `#`. So all counters of a key live on one server, every gateway agrees
+/// Rendezvous hashing of a name up to its key. So all counters of a key live on one server, every gateway agrees
 /// which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as configured, a
 /// space, and that part; the highest score wins.
 pub(super) fn place(base: &[u8], servers: &[String]) -> usize {
