@@ -246,7 +246,7 @@ fn start_sources(shared: &SharedState, gateway: &Snapshot) {
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.
 fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) {
     let file_handles = server::raise_handles();
-    let all = server::connections_for(file_handles, workers, config.listeners().count());
+    let all = server::connections_for(file_handles, workers, config.listeners().count(), config.store.servers().len());
     // A client may need a connection to an upstream besides its own. Other proxies that ask for decisions may have as many
     // connections as clients.
     let has_both = config.decisions.is_some() && !config.server.listen.is_empty();

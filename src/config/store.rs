@@ -58,6 +58,11 @@ impl Store {
         self.shared().map_or(OnError::Allow, |shared| shared.on_error)
     }
 
+    /// Its servers, or the names of primaries; none for memory.
+    pub fn servers(&self) -> &[String] {
+        self.shared().map_or(&[], |shared| &shared.servers)
+    }
+
     /// As `type` names it.
     pub fn kind(&self) -> &'static str {
         self.shared().map_or("memory", |shared| shared.software.word())

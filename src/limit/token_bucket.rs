@@ -83,14 +83,18 @@ impl Counting for TokenBucket {
         drained(rate, self.units(), now.micros().saturating_sub(self.moment)) == 0
     }
 
-    fn charge(&mut self, context: &mut Context<'_>, Charge { cost, since, .. }: Charge) {
+    /// A sum of charges since some moment was admitted by a bucket of its own. Of what that one had no room for at once, as much
+    /// has drained since. Otherwise gateways that could not count together for a while would refuse for as long after that.
+    fn charge(&mut self, context: &mut Context<'_>, Charge { now, cost, since }: Charge) {
         // A charge that is made again was in the bucket all the time.
         if since.is_none()
             && let Some(low_water) = low_water(context)
         {
             low_water.note(self.moment, self.units());
         }
-        let used = self.units().saturating_add(units(context.rate, cost));
+        let (rate, charged) = (context.rate, units(context.rate, cost));
+        let left = drained(rate, charged, since.map_or(0, |since| now.micros_since(since)));
+        let used = self.units().saturating_add(charged.min(left.max(units(rate, rate.capacity()))));
         self.set_used(used.min(units(context.rate, MAX_COUNT)));
     }
 

@@ -4,12 +4,14 @@
 //! service manager this does nothing.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
 use listenfd::ListenFd;
+use rustix::net::sockopt::{ipv6_v6only, socket_acceptconn};
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
@@ -111,9 +113,11 @@ impl InheritedSockets {
         let (mut passed, mut all) = (ListenFd::from_env(), Self::default());
         for index in 0..passed.len() {
             if let Ok(Some(socket)) = passed.take_unix_listener(index) {
+                must_listen(&socket)?;
                 socket.set_nonblocking(true)?;
                 all.unix.push(socket);
             } else if let Some(socket) = passed.take_tcp_listener(index)? {
+                must_listen(&socket)?;
                 socket.set_nonblocking(true)?;
                 net::keep_alive(&socket)?;
                 all.tcp.push(socket);
@@ -127,12 +131,25 @@ impl InheritedSockets {
     }
 }
 
+fn must_listen(socket: impl AsFd) -> io::Result<()> {
+    let is_listening = socket_acceptconn(socket)?;
+    is_listening.then_some(()).ok_or_else(|| io::Error::other("a socket that was passed does not listen"))
+}
+
 impl<'a> FreeSockets<'a> {
-    /// The socket that listens on this address. A wildcard address also accepts the IPv6 wildcard.
+    /// The socket that listens on this address. The wildcard of IPv4 also takes that of IPv6, which systemd binds if only a port is
+    /// configured, if it accepts IPv4, too.
     pub(super) fn take(&mut self, address: SocketAddr) -> Option<&'a TcpListener> {
-        let is_wanted = |socket: &&TcpListener| socket.local_addr().is_ok_and(|bound| is_same(bound, address));
-        let at = self.tcp.iter().position(is_wanted)?;
-        Some(self.tcp.remove(at))
+        let is_bound_to = |socket: &TcpListener, ip| {
+            socket.local_addr().is_ok_and(|bound| (bound.ip(), bound.port()) == (ip, address.port()))
+        };
+        let is_of_both = |socket: &TcpListener| {
+            address.ip() == Ipv4Addr::UNSPECIFIED
+                && is_bound_to(socket, Ipv6Addr::UNSPECIFIED.into())
+                && ipv6_v6only(socket) == Ok(false)
+        };
+        let exact = self.tcp.iter().position(|socket| is_bound_to(socket, address.ip()));
+        Some(self.tcp.remove(exact.or_else(|| self.tcp.iter().position(|socket| is_of_both(socket)))?))
     }
 
     pub(super) fn take_unix(&mut self, path: &Path) -> Option<&'a UnixListener> {
@@ -163,15 +180,10 @@ impl UnusedSocket {
     }
 }
 
-/// Whether a socket bound to `bound` serves a listener for `wanted`. The wildcard of IPv6 accepts IPv4, too, and is what
-/// systemd binds if only a port is configured.
-fn is_same(bound: SocketAddr, wanted: SocketAddr) -> bool {
-    let is_any_of_both = bound.ip() == IpAddr::from([0_u16; 8]) && wanted.ip().is_unspecified();
-    bound.port() == wanted.port() && (bound.ip() == wanted.ip() || is_any_of_both)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ptr;
+
     use super::*;
 
     #[test]
@@ -188,16 +200,31 @@ mod tests {
 
     #[test]
     fn a_socket_serves_its_address_or_all() {
-        for (bound, wanted, expected) in [
-            ("127.0.0.1:80", "127.0.0.1:80", true),
-            ("127.0.0.1:80", "127.0.0.1:81", false),
-            ("127.0.0.1:80", "0.0.0.0:80", false),
-            ("0.0.0.0:80", "127.0.0.1:80", false),
-            ("[::]:80", "0.0.0.0:80", true),
-            ("[::]:80", "[::]:80", true),
-            ("0.0.0.0:80", "[::]:80", false),
-        ] {
-            assert_eq!(is_same(bound.parse().unwrap(), wanted.parse().unwrap()), expected, "{bound} for {wanted}");
-        }
+        let bound = |address: &str| TcpListener::bind(address).unwrap();
+        let dual = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).unwrap();
+        dual.set_only_v6(false).unwrap();
+        dual.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).unwrap();
+        dual.listen(1).unwrap();
+        let only_v6 = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).unwrap();
+        let four = bound("0.0.0.0:0");
+        let port = four.local_addr().unwrap().port();
+        only_v6.set_only_v6(true).unwrap();
+        only_v6.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()).unwrap();
+        only_v6.listen(1).unwrap();
+        let all = InheritedSockets { tcp: vec![dual.into(), only_v6.into(), four, bound("127.0.0.1:0")], unix: vec![] };
+        let ports: Vec<u16> = all.tcp.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+        let taken = |wanted: &[(&str, u16)]| {
+            let mut free = all.free();
+            let place = |socket: &TcpListener| all.tcp.iter().position(|one| ptr::eq(one, socket));
+            let take =
+                |(ip, port): &(&str, u16)| free.take(SocketAddr::new(ip.parse().unwrap(), *port)).and_then(place);
+            wanted.iter().map(take).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&[("0.0.0.0", ports[0]), ("::", ports[0])]), [Some(0), None]);
+        assert_eq!(taken(&[("::", ports[0]), ("0.0.0.0", ports[0])]), [Some(0), None]);
+        assert_eq!(taken(&[("0.0.0.0", port), ("::", port)]), [Some(2), Some(1)]);
+        assert_eq!(taken(&[("0.0.0.0", port), ("0.0.0.0", port)]), [Some(2), None]);
+        assert_eq!(taken(&[("0.0.0.0", ports[3]), ("127.0.0.1", ports[0]), ("::", ports[3])]), [None; 3]);
+        assert_eq!(taken(&[("127.0.0.1", ports[3])]), [Some(3)]);
     }
 }

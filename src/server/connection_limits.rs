@@ -23,7 +23,7 @@ use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_key};
 
-/// File handles for the log, configuration files, connections to the store, and up to 32 connections to the admin listener.
+/// File handles for the log, configuration files, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
 /// File handles for each worker: those of its runtime, and an accepted connection that waits for a place.
 const EACH_WORKER: u64 = 8;
@@ -329,10 +329,10 @@ fn warn_of_handles(server: &Server, enough_for: usize) {
 }
 
 /// How many connections, with clients and to upstreams together, `handles` allow if each worker has so many listening
-/// sockets: at least two.
-pub fn connections_for(handles: u64, workers: usize, listeners: usize) -> usize {
+/// sockets, and the store so many servers: at least two.
+pub fn connections_for(handles: u64, workers: usize, listeners: usize, store_servers: usize) -> usize {
     let (workers, listeners) = (workers as u64, listeners as u64);
-    let others = OTHERS + workers * (EACH_WORKER + 2 * listeners);
+    let others = OTHERS + store_servers as u64 + workers * (EACH_WORKER + 2 * listeners);
     usize::try_from(handles.saturating_sub(others)).unwrap_or(usize::MAX).max(2)
 }
 
@@ -342,10 +342,10 @@ mod tests {
 
     #[test]
     fn some_handles_are_for_other_things_and_one_client_is_always_allowed() {
-        assert_eq!(connections_for(1024, 2, 1), 1024 - 64 - 20);
-        assert_eq!(connections_for(1_048_576, 16, 2), 1_048_576 - 64 - 16 * 12);
-        assert_eq!(connections_for(10, 2, 1), 2);
-        assert!(connections_for(u64::MAX, 2, 1) > 1 << 61);
+        assert_eq!(connections_for(1024, 2, 1, 100), 1024 - 64 - 100 - 20);
+        assert_eq!(connections_for(1_048_576, 16, 2, 0), 1_048_576 - 64 - 16 * 12);
+        assert_eq!(connections_for(10, 2, 1, 1), 2);
+        assert!(connections_for(u64::MAX, 2, 1, 0) > 1 << 61);
     }
 
     #[test]

@@ -116,17 +116,24 @@ impl AcmeSource {
     async fn get(&self) -> Result<Option<Duration>, OrderFailure> {
         let failed = |error: io::Error| self.folder.failed(&error);
         let until = Instant::now() + LIMIT;
+        let names = self.acme.names.join(" ");
         let Some(lock) = self.folder.state.lock().map_err(failed)? else { return Ok(Some(WAIT_FOR_OTHERS)) };
         self.look().map_err(failed)?;
         if clock::now() < self.due() {
             return Ok(None);
         }
         let later = self.folder.paused_until(&self.acme).map_err(failed)?.micros_since(clock::now());
-        if later > 0 {
-            return Ok(Some(Duration::from_micros(later).min(failure::LONGEST)));
+        let later = Duration::from_micros(later);
+        // A longer pause was saved while the clock was wrong.
+        if !later.is_zero() && later <= failure::LONGEST {
+            tracing::warn!(
+                names,
+                again_in_seconds = later.as_secs(),
+                "the authority has asked to wait before an order"
+            );
+            return Ok(Some(later));
         }
         self.folder.try_write().map_err(failed)?;
-        let names = self.acme.names.join(" ");
         let claim = self.shared.challenges.claim(&self.acme.names, &self.folder, lock).await.map_err(failed)?;
         let Some(claim) = claim else {
             if !self.waits_for_other.swap(true, Ordering::Relaxed) {
@@ -152,12 +159,6 @@ impl AcmeSource {
     fn fail(&self, failure: &OrderFailure, failures: u32) -> Duration {
         self.shared.failed[failure.kind as usize].one();
         let pause = failure::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
-        if let Some(retry_after) = failure.retry_after
-            && let until = clock::now().after(retry_after.min(failure::LONGEST))
-            && let Err(error) = self.folder.pause_until(&self.acme, until)
-        {
-            tracing::warn!(%error, "a restart will not know how long the authority asks to wait");
-        }
         let (names, reason, again_in_seconds) = (self.acme.names.join(" "), failure.kind.name(), pause.as_secs());
         let valid_until = self.identity().and_then(|one| one.not_after.timestamp()).map(|time| time.to_string());
         let what = match valid_until {

@@ -82,6 +82,27 @@ fn what_is_appended_twice_counts_once() {
 }
 
 #[test]
+fn a_bucket_owes_no_more_for_a_long_time_apart_than_each_gateway_has_room_for() {
+    let limit = Limit::new("l", &["20/s burst 40".parse().unwrap()]);
+    let (begun, now) = (1_800_000_000 * SECOND, 1_800_000_005 * SECOND);
+    let wait = |charges: &[(u64, u64)]| {
+        let mut cell = Cell::new(limit.rates(), at(begun));
+        limit.charge(&mut cell, at(begun), 40);
+        let mut bytes = cell.save(0);
+        for (sequence, (since, cost)) in (0..).zip(charges) {
+            bytes.extend(appended(Operation::Charge { at: at(now), since: at(*since), cost: *cost }, sequence));
+        }
+        let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+        limit.judge(&restored.cell, at(now), 40, false).wait.unwrap_or(0)
+    };
+    // Each gateway has admitted what has drained, and its bucket is full at the end.
+    assert_eq!([wait(&[(begun, 100)]), wait(&[(begun, 100), (begun, 100)])], [2 * SECOND, 4 * SECOND]);
+    assert_eq!(wait(&[(begun, 30)]), 3 * SECOND / 2, "it may have come at the end");
+    assert_eq!(wait(&[(now, 100)]), 5 * SECOND, "it cost more than there was room for");
+    assert_eq!(wait(&[(now - SECOND, 100)]), 4 * SECOND);
+}
+
+#[test]
 fn of_version_2_the_state_is_read() {
     let limit = limit_of(0);
     let now = 1_800_000_000 * SECOND;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Full};
 use instant_acme::{
     Account, AuthorizationStatus, BodyWrapper, BytesResponse, ChallengeType, Error, ExternalAccountKey, HttpClient,
@@ -20,7 +20,6 @@ use crate::base::clock;
 use crate::base::http::retry_after;
 use crate::config::{Acme, Challenge, document_url};
 use crate::net::fetch::{self, FetchError, Url};
-use crate::net::tls::ConnectorTls;
 
 /// How often the authority is asked whether it has finished a step.
 const POLLS: RetryPolicy =
@@ -66,7 +65,11 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
 
 /// The account of the folder, or a new one.
 async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, OrderFailure> {
-    let builder = Account::builder_with_http(Box::new(AcmeClient::new(acme, told)));
+    let builder = Account::builder_with_http(Box::new(AcmeClient {
+        acme: acme.clone(),
+        folder: folder.clone(),
+        told: told.clone(),
+    }));
     if let Some(known) = folder.account().map_err(|error| folder.failed(&error))? {
         return builder.from_credentials(known).await.map_err(|error| OrderFailure::of(&error, told));
     }
@@ -152,25 +155,32 @@ const MOST: usize = 256 << 10;
 /// Of one request.
 const LIMIT: Duration = Duration::from_secs(15);
 
+#[derive(Clone)]
 struct AcmeClient {
-    directory: Url,
-    tls: Option<ConnectorTls>,
+    acme: Acme,
+    folder: Folder,
     told: RetryAfter,
 }
 
 impl AcmeClient {
-    pub(super) fn new(acme: &Acme, told: &RetryAfter) -> Self {
-        Self { directory: acme.directory.clone(), tls: acme.tls.clone(), told: told.clone() }
-    }
-
-    /// A remote authority must not make the gateway ask servers on its own machine without TLS.
-    fn url(&self, text: &str) -> Result<Url, NoAnswer> {
-        let url = document_url(text).map_err(NoAnswer::Url)?;
-        if url.scheme() != self.directory.scheme() {
-            return Err(NoAnswer::Url(format!("it begins with {}://", url.scheme())));
+    /// Keeps the pause for which an answer asks also for a restart: the gateway may end before the order does.
+    fn keep(&self, pause: Option<Duration>) {
+        self.told.set(pause);
+        if let Some(pause) = pause
+            && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
+        {
+            tracing::warn!(%error, "a restart will not know how long the authority asks to wait");
         }
-        Ok(url)
     }
+}
+
+/// A URL that the directory names. A remote authority must not make the gateway ask servers on its own machine without TLS.
+fn named_url(directory: &Url, text: &str) -> Result<Url, NoAnswer> {
+    let url = document_url(text).map_err(NoAnswer::Url)?;
+    if url.scheme() != directory.scheme() {
+        return Err(NoAnswer::Url(format!("it begins with {}://", url.scheme())));
+    }
+    Ok(url)
 }
 
 impl HttpClient for AcmeClient {
@@ -178,28 +188,32 @@ impl HttpClient for AcmeClient {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (url, tls, told) = (self.url(&request.uri().to_string()), self.tls.clone(), self.told.clone());
-        told.set(None);
+        let client = self.clone();
         Box::pin(async move {
-            let url = url?;
+            client.told.set(None);
+            let url = named_url(&client.acme.directory, &request.uri().to_string())?;
             let (head, body) = request.into_parts();
             let body = body.collect().await.map_or(Bytes::new(), Collected::to_bytes);
             let request = Request::from_parts(head, Full::new(body));
-            let fetched = fetch::exchange(&url, tls.as_ref(), request, MOST, LIMIT).await;
+            let fetched = fetch::exchange(&url, client.acme.tls.as_ref(), request, MOST, LIMIT).await;
             let fetched = fetched.map_err(NoAnswer::Fetch)?;
             if !fetched.body().is_empty() && !fetch::has_end(&fetched) {
                 return Err(NoAnswer::Fetch(FetchError::NoEnd).into());
             }
             let (mut parts, body) = fetched.into_parts();
             let asked = retry_after(&parts.headers, clock::now()).map(|pause| pause.min(LONGEST));
-            told.set(asked);
+            client.keep(asked);
             // The library adds it to the time of day, and panics if the sum is too large.
             match asked {
                 Some(pause) => parts.headers.insert(RETRY_AFTER, HeaderValue::from(pause.as_secs())),
                 None => parts.headers.remove(RETRY_AFTER),
             };
             let is_error = parts.status.is_client_error() || parts.status.is_server_error();
-            if is_error && serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err() {
+            // The library reads every directory, whatever its status.
+            let is_directory = url.whole() == client.acme.directory.whole();
+            if is_directory && parts.status != StatusCode::OK
+                || is_error && serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err()
+            {
                 return Err(NoAnswer::Status(parts.status).into());
             }
             Ok(BytesResponse { parts, body: Box::new(body) })
@@ -213,15 +227,12 @@ mod tests {
 
     #[test]
     fn a_directory_names_no_servers_that_are_asked_in_another_way() {
-        let client = |directory| {
-            let directory = document_url(directory).unwrap();
-            AcmeClient { directory, tls: None, told: RetryAfter::default() }
-        };
-        let public = client("https://acme.test/directory");
-        assert!(public.url("https://other.test/order").is_ok());
+        let named = |directory, text| named_url(&document_url(directory).unwrap(), text).is_ok();
+        let public = "https://acme.test/directory";
+        assert!(named(public, "https://other.test/order"));
         for text in ["http://127.0.0.1:9901/api/drain", "http://acme.test/", "ftp://acme.test/", "/order", ""] {
-            assert!(public.url(text).is_err(), "{text}");
+            assert!(!named(public, text), "{text}");
         }
-        assert!(client("http://127.0.0.1:1/").url("http://127.0.0.1:1/order").is_ok());
+        assert!(named("http://127.0.0.1:1/", "http://127.0.0.1:1/order"));
     }
 }
