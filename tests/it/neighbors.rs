@@ -1,8 +1,8 @@
-//! What somebody else writes at a Valkey under the names of counters: it concerns decisions about that key alone.
+//! What somebody else writes at a server under the names of counters: it concerns decisions about that key alone.
 
 use std::time::Duration;
 
-use crate::harness::{self, Client, Gateway, Valkey, until};
+use crate::harness::{self, Client, Gateway, Software, Valkey, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const REJECT: &str = "timeout = \"5s\"\non_error = \"reject\"";
@@ -40,6 +40,26 @@ fn a_count_that_is_none_or_too_large_concerns_its_key_alone() {
         }
         assert_eq!(gateway.metric("gateway_store_errors_total"), Some(0.0));
     }
+}
+
+fn a_counter_that_is_a_word_keeps_no_server_away(software: Software) {
+    for (rate, strict) in [("900/day", "strict = true\n"), ("900/10h", "strict = true\n"), ("900/day", "")] {
+        let server = software.start();
+        let limit = harness::limited("header:x-api-key", rate, "");
+        let gateway = Gateway::start(&format!("{}{limit}", server.store_with(&format!("{strict}{REJECT}"))));
+        let mut client = gateway.client();
+        assert_eq!(status(&mut client, "k"), 200);
+        until("it is counted", PATIENCE, || !server.counters().is_empty());
+        server.counters().keys().for_each(|name| server.set(name, "hello"));
+        for _ in 0..5 {
+            (0..10).for_each(|_| _ = status(&mut client, "k"));
+            others_pass(&gateway);
+        }
+    }
+}
+
+harness::with_each_server! {
+    a_counter_that_is_a_word_keeps_no_server_away
 }
 
 #[test]

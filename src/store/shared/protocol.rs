@@ -155,16 +155,16 @@ impl<'a> Replies<'a> {
 }
 
 impl Item<'_> {
-    /// The count in this item; 0 if its value is no number.
-    pub fn count(&self) -> u64 {
+    /// The count in this item; `None` if its value is no number.
+    pub fn count(&self) -> Option<u64> {
         count(self.value)
     }
 }
 
-/// The count in these digits; 0 if they are no number.
-pub fn count(text: &[u8]) -> u64 {
+/// The count in these digits; `None` if they are no number.
+pub fn count(text: &[u8]) -> Option<u64> {
     // A server may pad with spaces a count that had more digits before.
-    digits(text.trim_ascii()).unwrap_or(0)
+    digits(text.trim_ascii())
 }
 
 /// `None` if these are no digits, or too many.

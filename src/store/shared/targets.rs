@@ -58,9 +58,9 @@ impl<'a> CellAnswer<'a> {
         })
     }
 
-    /// `None` for a missing counter.
+    /// `None` for a counter that is missing or no number.
     pub(super) fn read(&self) -> impl Iterator<Item = (CounterId, Option<u64>)> {
-        self.items().map(|(id, item)| (id, item.map(|item| item.count())))
+        self.items().map(|(id, item)| (id, item.and_then(|item| item.count())))
     }
 
     pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {

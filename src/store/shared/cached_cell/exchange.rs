@@ -145,11 +145,11 @@ impl CachedCell {
         self.overfull = since.filter(|_| is_overfull);
     }
 
-    /// Learns a counter that was read; `None` if it is missing. Returns 1 if it should not be.
+    /// Learns a counter that was read; `None` if it is missing. What is no number counts as missing. Returns 1 if it should not be.
     fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
-        let count = item.map(|item| item.count());
-        if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
-            let most = item.count().saturating_add_signed(self.counters.pending(id));
+        let count = item.and_then(|item| item.count());
+        if let Some(count) = count.filter(|_| item.is_some_and(|item| self.resets.is_certain(&item))) {
+            let most = count.saturating_add_signed(self.counters.pending(id));
             self.cell.correct(id.rate, id.bucket, |cached| cached.min(most));
         }
         self.learn(id, count, shrink)

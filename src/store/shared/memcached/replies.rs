@@ -13,6 +13,8 @@ use super::super::protocol::{Garbage, Item, Place, Reader, Replies, Written, cou
 const LONGEST_LINE: usize = 2048;
 /// The largest value in bytes; by default Memcached itself refuses more than 1 MiB.
 const LARGEST_VALUE: usize = 64 << 20;
+/// How the error begins that says that a counter cannot be added to.
+const NO_NUMBER: &str = "CLIENT_ERROR cannot increment";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply<'a> {
@@ -118,13 +120,17 @@ impl Reader for TextReader {
 
     fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
         let Self { written, silent, items, lines, failed_writes, failed_reads, failure, .. } = self;
+        let message = failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok());
+        // Somebody else has made a counter a word. That is about its key alone.
+        let is_of_key = message.is_some_and(|message| message.starts_with(NO_NUMBER));
+        let is_all = failed_reads == lines && *failed_writes >= written.len() + silent;
         Replies {
             written,
             items,
             input,
             is_read: *failed_reads == 0,
-            is_failure: failure.is_some() && failed_reads == lines && *failed_writes >= written.len() + silent,
-            failure: failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok()),
+            is_failure: message.is_some() && is_all && !is_of_key,
+            failure: message,
         }
     }
 }
@@ -152,7 +158,7 @@ fn reply(input: &[u8]) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
             let size = words.next().and_then(digits).ok_or(Garbage)?;
             let tag = tag(words)?;
             let Some((value, length)) = block(input, length, size)? else { return Ok(None) };
-            return Ok(Some((Reply::Written(tag, Written::Count(count(value))), length)));
+            return Ok(Some((Reply::Written(tag, Written::Count(count(value).ok_or(Garbage)?)), length)));
         }
         // Memcached before 1.6.40 replies so when it has created an item, even to a quiet command.
         b"HD" => Reply::Written(tag(words)?, Written::Done),
@@ -217,7 +223,10 @@ mod tests {
         let failed = "SERVER_ERROR out of memory storing object";
         assert_eq!(read(b"SERVER_ERROR out of memory storing object\r\n"), Some((Reply::Failed(failed), 43)));
         let counted = |value| Item { value, number: 0, version: 1 }.count();
-        assert_eq!([counted(b"12 "), counted(b"abc"), counted(b""), counted(b"99999999999999999999")], [12, 0, 0, 0]);
+        assert_eq!(
+            [counted(b"12 "), counted(b"abc"), counted(b""), counted(b"99999999999999999999")],
+            [Some(12), None, None, None]
+        );
     }
 
     #[test]
@@ -310,6 +319,21 @@ mod tests {
         let failed = b"SERVER_ERROR out of memory storing object\r\nVERSION 1.6.18\r\nEND\r\n";
         alone.read(failed).unwrap();
         assert_eq!(alone.replies(failed).written, [Failed], "no other write can have failed");
+    }
+
+    #[test]
+    fn a_counter_that_somebody_else_has_made_a_word_is_no_failure_of_the_server() {
+        let after = |error: &str| {
+            let mut reader = asked(1, &[]);
+            let input = format!("{error}\r\nVERSION 1.6.18\r\n");
+            assert_eq!(reader.read(input.as_bytes()), Ok(Some(input.len())));
+            let replies = reader.replies(input.as_bytes());
+            (replies.written.to_vec(), replies.is_failure, replies.failure.is_some())
+        };
+        let failed = vec![Written::Failed];
+        let word = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+        assert_eq!(after(word), (failed.clone(), false, true));
+        assert_eq!(after("SERVER_ERROR out of memory"), (failed, true, true));
     }
 
     proptest! {

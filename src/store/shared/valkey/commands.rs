@@ -205,7 +205,7 @@ mod tests {
         let input = b"+OK\r\n*1\r\n$1\r\n5\r\n*1\r\n_\r\n";
         assert_eq!(reader.read(input), Ok(Some(input.len())));
         let replies = reader.replies(input);
-        assert_eq!([0, 1].map(|place| replies.item(place).map(|item| item.count())), [Some(5), None]);
+        assert_eq!([0, 1].map(|place| replies.item(place).and_then(|item| item.count())), [Some(5), None]);
         assert!(replies.is_read);
     }
 

@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(reader.read(input), Ok(Some(input.len())));
         let replies = reader.replies(input);
         assert_eq!((replies.written, replies.failure), (&[Written::Done][..], None));
-        assert_eq!(replies.item(0).map(|item| item.count()), Some(5));
+        assert_eq!(replies.item(0).and_then(|item| item.count()), Some(5));
     }
 
     #[test]

@@ -8,19 +8,19 @@ pub(super) struct Script {
 }
 
 /// Adds the amount, which may be negative, to a count, but never goes below zero or above what a script can count exactly: 2^53.
-/// What is no number counts as zero. A missing count becomes the second argument and lives for the third, in seconds, or stays
-/// missing. What follows the digits stays.
+/// A count that is missing or no number becomes the second argument and lives for the third, in seconds, or stays as it is. What
+/// follows the digits stays.
 pub(super) const ADD: Script = Script {
-    digest: "a1f3c3e7ed77e1ddfdb8134dce5b0b71456d7924",
+    digest: "64809a02cb55db03c610ed37d47e6260d60438c2",
     source: "local v=redis.call('GET',KEYS[1])
-if not v then
+local at=v and string.find(v,' ',1,true)
+local n=v and tonumber(string.sub(v,1,(at or 0)-1))
+if not n then
 if not ARGV[2] then return false end
 redis.call('SET',KEYS[1],ARGV[2],'EX',ARGV[3])
 return tonumber(ARGV[2])
 end
-local at=string.find(v,' ',1,true)
-local n=(tonumber(string.sub(v,1,(at or 0)-1)) or 0)+ARGV[1]
-n=math.min(math.max(0,n),9007199254740992)
+n=math.min(math.max(0,n+ARGV[1]),9007199254740992)
 redis.call('SET',KEYS[1],string.format('%.0f',n)..(at and string.sub(v,at) or ''),'KEEPTTL')
 return n",
 };
