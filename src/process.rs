@@ -109,7 +109,6 @@ impl Prepared {
     }
 }
 
-#[derive(Debug)]
 pub struct Start {
     pub source: ConfigSource,
     /// What the source has, or the copy of what it had before.

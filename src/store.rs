@@ -135,7 +135,6 @@ pub struct Replaced {
     pub to: Arc<Limit>,
 }
 
-#[derive(Debug)]
 pub enum Answer {
     Now(Reply),
     /// A dropped sender means that the store is unavailable.

@@ -88,7 +88,6 @@ pub struct Upstream {
 /// Is told of each failure after which a request is sent again.
 pub type OnFailedAttempt<'a> = dyn Fn(&Endpoint, &UpstreamError) + 'a;
 
-#[derive(Debug)]
 pub struct Unanswered {
     /// The last endpoint that was tried; `None` if there was none.
     pub endpoint: Option<Arc<Endpoint>>,

@@ -77,7 +77,6 @@ pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result
 /// In bytes. A longer entity-tag is not sent back.
 const LONGEST_ETAG: usize = 1024;
 
-#[derive(Debug)]
 pub enum Fetched {
     Document {
         body: Bytes,

@@ -42,7 +42,6 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 /// Tells the service manager regularly that the process works. Otherwise the service manager restarts the process.
-#[derive(Debug)]
 pub(super) struct Watchdog {
     /// The longest pause that the service manager allows; `None` if it does not watch.
     longest: Option<Duration>,
@@ -89,14 +88,12 @@ pub(super) struct InheritedSockets {
 }
 
 /// Those that no listener of a configuration uses yet.
-#[derive(Debug)]
 pub(super) struct FreeSockets<'a> {
     tcp: Vec<&'a TcpListener>,
     unix: Vec<&'a UnixListener>,
 }
 
 /// A socket that no listener uses: connections to it wait for ever.
-#[derive(Debug)]
 pub(super) struct UnusedSocket {
     address: Option<String>,
     help: &'static str,

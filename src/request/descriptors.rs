@@ -30,7 +30,6 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-#[derive(Debug)]
 pub struct DescriptorRules(Vec<DescriptorRule>);
 
 impl DescriptorRules {

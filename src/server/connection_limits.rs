@@ -248,7 +248,6 @@ impl Drop for PlaceWait<'_> {
 }
 
 /// The place of a connection, which is freed on drop.
-#[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     /// `None` if it is not counted for an address.

@@ -25,7 +25,6 @@ pub(super) trait TimedStreams: Debug {
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
-#[derive(Debug)]
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
     /// Wakes the task when its last step no longer holds. Few connections need it.
@@ -198,7 +197,6 @@ impl Drop for ConnectionState {
     }
 }
 
-#[derive(Debug)]
 pub(super) enum Ended<E> {
     Closed,
     Failed(E),
@@ -260,7 +258,6 @@ pub(super) trait RequestStream: Debug {
 }
 
 /// Until this is dropped, a request is in flight.
-#[derive(Debug)]
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,
     stream: Option<Rc<dyn RequestStream>>,

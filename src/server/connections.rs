@@ -19,7 +19,6 @@ use super::lifecycle::Event;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 
-#[derive(Debug)]
 pub(super) struct Connections {
     open: RefCell<Slab<OpenConnection>>,
     worker: Rc<WorkerState>,
@@ -29,7 +28,6 @@ pub(super) struct Connections {
     all_gone: Notify,
 }
 
-#[derive(Debug)]
 struct OpenConnection {
     listener: usize,
     state: Rc<ConnectionState>,

@@ -20,7 +20,6 @@ use crate::net::Traffic;
 /// After a failed accept, which usually means that file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
-#[derive(Debug)]
 pub struct Listener {
     /// Unique in its worker, and never used again.
     pub id: usize,
@@ -29,7 +28,6 @@ pub struct Listener {
     pub traffic: Traffic,
 }
 
-#[derive(Debug)]
 pub enum ListenerChange {
     Open(Listener),
     /// The listener with this id accepts no more connections. Those that it has accepted end after the request in flight.

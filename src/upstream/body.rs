@@ -14,7 +14,6 @@ use super::in_flight::InFlight;
 use super::{http1, http2};
 use crate::base::deadline::Deadline;
 
-#[derive(Debug)]
 pub struct UpstreamBody {
     protocol: Protocol,
     deadline: Option<Deadline>,
@@ -22,7 +21,6 @@ pub struct UpstreamBody {
     in_flight: Option<InFlight>,
 }
 
-#[derive(Debug)]
 enum Protocol {
     Http1(http1::ResponseBody),
     /// Boxed because it is large.

@@ -247,7 +247,6 @@ impl UpstreamState {
 }
 
 /// Until this is dropped, a request waits.
-#[derive(Debug)]
 pub(super) struct WaitingRequest<'a>(&'a UpstreamState);
 
 impl WaitingRequest<'_> {

@@ -24,7 +24,6 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 const MAX_HEAD: usize = 64 << 10;
 
 /// Dropping it closes the connection.
-#[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinSet<hyper::Result<()>>,

@@ -47,7 +47,6 @@ pub enum MinVersion {
 const KINDS: usize = 3;
 const ADMIN: usize = 2;
 
-#[derive(Debug)]
 pub struct ListenerTls {
     current: [ArcSwapOption<AppliedTls>; KINDS],
     handshakes: AtomicU64,
@@ -55,10 +54,8 @@ pub struct ListenerTls {
 }
 
 /// What other settings need except certificates, which may change before it is applied. Nothing can fail afterwards.
-#[derive(Debug)]
 pub struct PreparedTls([Option<ServerConfig>; KINDS]);
 
-#[derive(Debug)]
 struct AppliedTls {
     /// With session tickets (RFC 5077; RFC 8446, section 4.6.1), whose keys are only in this process, and change every six hours.
     config: Arc<ServerConfig>,

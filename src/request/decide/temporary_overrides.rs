@@ -214,7 +214,6 @@ fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
     readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
 }
 
-#[derive(Debug)]
 pub(super) struct TemporaryRates {
     version: u64,
     count: usize,

@@ -15,7 +15,6 @@ use super::streams::{Stream, Upload};
 use super::windows::poll_granted;
 
 /// Grants window when the returned data was used. The library checks that the body has the length that its head states.
-#[derive(Debug)]
 pub(in crate::server) struct StreamBody {
     received: RecvStream,
     stream: Rc<Stream>,
@@ -81,7 +80,6 @@ impl Drop for StreamBody {
 }
 
 /// If this is dropped before both directions have ended, the stream is reset.
-#[derive(Debug)]
 pub(super) struct StreamTunnel {
     pub(super) received: RecvStream,
     pub(super) unread: Bytes,

@@ -36,7 +36,6 @@ pub(super) struct Streams {
 }
 
 /// The body of a request that is not passed on completely, or a client's side of a tunnel.
-#[derive(Debug)]
 pub(super) struct Upload(Rc<Streams>);
 
 impl Drop for Upload {
@@ -242,7 +241,6 @@ impl RequestStream for Stream {
 
 /// Where the interim responses to a request go (RFC 9110, section 15.2), such as Early Hints. The HTTP library can send none
 /// to a client of HTTP/1.1.
-#[derive(Debug)]
 pub struct InterimResponses(pub(super) Rc<Stream>);
 
 impl InterimResponses {

@@ -106,7 +106,6 @@ fn expects_body(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
-#[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
     body: Option<OutgoingBody>,

@@ -18,7 +18,6 @@ use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::pool::ConnectionPools;
 use crate::upstream::stall::{Position, Stalled};
 
-#[derive(Debug)]
 enum Rest {
     Length(u64),
     Chunked(Decoder),
@@ -27,7 +26,6 @@ enum Rest {
     Over,
 }
 
-#[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     /// `None` when it is returned to the pool.
     connection: Option<Box<UpstreamConnection>>,

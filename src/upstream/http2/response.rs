@@ -59,7 +59,6 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
     Ok(Some(length))
 }
 
-#[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     received: RecvStream,
     rest: Rest,
