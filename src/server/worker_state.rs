@@ -20,27 +20,14 @@ pub(super) struct WorkerState {
     now: Cell<Coarse>,
     /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
-    date: DateHeader,
-    limits: Arc<ConnectionLimits>,
+    pub(super) date: DateHeader,
+    pub(super) limits: Arc<ConnectionLimits>,
 }
 
 impl WorkerState {
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
-        Self {
-            begun: Instant::now(),
-            now: Cell::new(0),
-            has_idle: Cell::new(false),
-            date: DateHeader::default(),
-            limits,
-        }
-    }
-
-    pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
-        &self.limits
-    }
-
-    pub(super) fn date(&self) -> &DateHeader {
-        &self.date
+        let (now, has_idle, date) = Default::default();
+        Self { begun: Instant::now(), now, has_idle, date, limits }
     }
 
     /// As of the last check.

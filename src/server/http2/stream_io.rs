@@ -54,7 +54,8 @@ impl Body for StreamBody {
         }
         if let Some(data) = ready!(polled) {
             let data = data?;
-            self.stream.receives_body();
+            // The client does not wait for `100 Continue`.
+            self.stream.expects_continue.set(false);
             self.passed_on = data.len();
             self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
             return Poll::Ready(Some(Ok(Frame::data(data))));
