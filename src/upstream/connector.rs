@@ -33,16 +33,12 @@ pub(super) struct Announced {
 
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
-    timeout: Duration,
-    names: Arc<Names>,
+    /// For the lookup of the name, the connection and its TLS handshake together.
+    pub(super) timeout: Duration,
+    pub(super) names: Arc<Names>,
 }
 
 impl Connector {
-    /// `timeout` is for the lookup of the name, the connection and its TLS handshake together.
-    pub(super) fn new(timeout: Duration, names: Arc<Names>) -> Self {
-        Self { timeout, names }
-    }
-
     /// Makes a stream to this endpoint. Its server is told of the client that is `announced`, and with TLS these protocols are
     /// `offered`. Does `then` with the stream, in the same time.
     ///

@@ -168,6 +168,7 @@ pub struct HeavyHitter {
 #[derive(Debug, Default)]
 pub struct Ranking {
     sums: HashMap<Fingerprint, Sum, RandomState>,
+    /// How often a key that is in none of the sketches may have come, besides those that were `missed`.
     unseen: u64,
     missed: u64,
 }
@@ -198,12 +199,7 @@ impl Ranking {
         }
     }
 
-    /// How often a key that is in none of the sketches may have come.
-    pub fn unseen(&self) -> u64 {
-        self.unseen + self.missed
-    }
-
-    /// The `most` keys that came most often, by the counts that are certain. Any other key came at most [`Ranking::unseen`]
+    /// The `most` keys that came most often, by the counts that are certain. Any other key came at most `unseen + missed`
     /// times more often than the last of these, or than once if there are fewer than `most`.
     pub fn top(self, most: usize) -> Vec<HeavyHitter> {
         let (unseen, missed) = (self.unseen, self.missed);

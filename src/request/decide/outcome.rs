@@ -240,7 +240,7 @@ impl<'a> DecisionState<'a> {
                 (outcome.verdict, outcome.as_of, outcome.need) = (LimitVerdict::Rates(*verdict), as_of, need(*place));
             }
             if !verdict.admitted {
-                match self.over_limit(route_limit, self.reservations.worker(), *place) {
+                match self.over_limit(route_limit, self.reservations.worker, *place) {
                     Decision::Silenced(_) if decision == Decision::Rejected => {}
                     Decision::Admitted => {}
                     refused => decision = refused,
@@ -265,12 +265,12 @@ impl<'a> DecisionState<'a> {
         // Costs in bytes may be reserved only while the bytes pass.
         let nothing = self.asks[self.decided..]
             .iter()
-            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
+            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for mut reserved in reserved.into_iter().chain(nothing) {
-            let place = reserved.place();
+            let place = reserved.place;
             if let Some(limit) = input.limits.get(place) {
-                reserved.watch_by(limit.watch(input, reserved.key()));
+                reserved.watch = limit.watch(input, reserved.key());
             }
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),
