@@ -170,7 +170,10 @@ impl Listeners {
             // The thread of the admin listener ends with the process.
             let _ = self.admin.send(change);
         }
-        unused.iter().for_each(UnusedSocket::warn);
+        for UnusedSocket { address, help } in unused {
+            let why = "no listener has its address";
+            tracing::warn!(address, help, "connections wait in a socket that was passed to the gateway: {why}");
+        }
     }
 }
 

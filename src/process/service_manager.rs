@@ -95,8 +95,8 @@ pub(super) struct FreeSockets<'a> {
 
 /// A socket that no listener uses: connections to it wait for ever.
 pub(super) struct UnusedSocket {
-    address: Option<String>,
-    help: &'static str,
+    pub(super) address: Option<String>,
+    pub(super) help: &'static str,
 }
 
 impl InheritedSockets {
@@ -146,17 +146,6 @@ impl<'a> FreeSockets<'a> {
         let of_unix = "name its path in admin.listen";
         let unix = self.unix.iter().map(|socket| (socket.local_addr().ok().map(|at| format!("{at:?}")), of_unix));
         tcp.chain(unix).map(|(address, help)| UnusedSocket { address, help }).collect()
-    }
-}
-
-impl UnusedSocket {
-    pub(super) fn warn(&self) {
-        let Self { address, help } = self;
-        tracing::warn!(
-            address,
-            help,
-            "connections wait in a socket that was passed to the gateway: no listener has its address"
-        );
     }
 }
 

@@ -174,7 +174,7 @@ impl Snapshot {
     #[must_use]
     pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
         let limits = self.limits.iter().zip(&config.limits).map(|(rate_table, limit)| {
-            let is_kept = rate_table.is_shared_like(limit);
+            let is_kept = rate_table.gateways == limit.gateways;
             let rate_table = if is_kept { rate_table.clone() } else { Arc::new(RateTable::new(limit)) };
             match overrides.of(&limit.name) {
                 of_limit if rate_table.has_temporary(of_limit) => rate_table,

@@ -59,7 +59,8 @@ pub struct ConnectionLimits {
     made_room: AtomicU64,
     /// Ended because the client did not read.
     stalled: AtomicU64,
-    pub(super) http2_errors: Arc<Http2Errors>,
+    /// One for both kinds of traffic.
+    pub http2_errors: Arc<Http2Errors>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +96,6 @@ impl TrafficLimits {
     pub fn reload(&self, server: &Server) {
         warn_of_handles(server, self.of(Traffic::Requests).auto);
         self.0.iter().for_each(|limits| limits.reload(server.clone()));
-    }
-
-    pub fn http2_errors(&self) -> &Http2Errors {
-        &self.of(Traffic::Requests).http2_errors
     }
 }
 

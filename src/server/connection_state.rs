@@ -152,7 +152,7 @@ impl ConnectionState {
         let mut lifecycle = self.lifecycle.borrow_mut();
         let step = lifecycle.step(|| self.worker.exact_now(), is_unread);
         let mut timer = self.timer.borrow_mut();
-        match lifecycle.expected_until().map(|until| self.worker.instant(until)) {
+        match lifecycle.expected_until().map(|until| self.worker.begun + Duration::from_millis(until)) {
             Some(until) => {
                 let timer = timer.get_or_insert_with(|| Deadline::at(until));
                 timer.set_at(until);

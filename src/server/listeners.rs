@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::{Acceptor, Handler, Stage, panicked};
+use super::{Acceptor, Handler, Stage};
 use crate::net::Traffic;
 
 /// After a failed accept, which usually means that file handles or memory are exhausted.
@@ -40,7 +40,7 @@ pub(super) struct Listeners<H> {
     acceptors: [Rc<Acceptor<H>>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
-    accepting: JoinSet<()>,
+    pub(super) accepting: JoinSet<()>,
 }
 
 struct Open {
@@ -93,14 +93,6 @@ impl<H: Handler> Listeners<H> {
             acceptor.connections.end_of_listener(id);
         });
         Ok(())
-    }
-
-    pub(super) async fn panicked(&mut self) -> io::Error {
-        panicked(&mut self.accepting).await
-    }
-
-    pub(super) async fn closed(mut self) {
-        while self.accepting.join_next().await.is_some() {}
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) type Coarse = u64;
 
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    begun: Instant,
+    pub(super) begun: Instant,
     now: Cell<Coarse>,
     /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
@@ -38,10 +38,6 @@ impl WorkerState {
     /// Reads the clock.
     pub(super) fn exact_now(&self) -> Coarse {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    pub(super) fn instant(&self, time: Coarse) -> Instant {
-        self.begun + Duration::from_millis(time)
     }
 
     pub(super) fn begin_check(&self) -> Coarse {

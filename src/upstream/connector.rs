@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
 use tokio_util::either::Either;
 
 use super::endpoint::{DestinationAddress, Endpoint};
@@ -72,7 +73,7 @@ impl Connector {
                 stream::connect(&[*address]).await
             }
             DestinationAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
-            DestinationAddress::Unix(path) => stream::connect_unix(path).await,
+            DestinationAddress::Unix(path) => UnixStream::connect(path).await.map(Either::Right),
         }
     }
 }

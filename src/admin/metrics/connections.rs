@@ -10,7 +10,7 @@ use crate::server::{ConnectionCounts, Http2Errors};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
-    let http2 = http2_errors(view.connections.http2_errors());
+    let http2 = http2_errors(&view.connections.of(Traffic::Requests).http2_errors);
     connections(requests, decisions).into_iter().chain(http2).chain(tls(view)).collect()
 }
 

@@ -60,7 +60,7 @@ impl Connection {
         let Some(tls) = tls else {
             return Err(ConnectError::Tls(io::Error::other("there are no authorities to trust")));
         };
-        let connecting = TlsConnector::from(tls.config()).connect(name.clone(), stream);
+        let connecting = TlsConnector::from(tls.config.clone()).connect(name.clone(), stream);
         Self::over(connecting.await.map_err(ConnectError::Tls)?).await
     }
 

@@ -140,7 +140,7 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(provider().clone());
     let builder = builder.with_protocol_versions(versions).map_err(io::Error::other)?;
     let builder = match &settings.client_auth {
-        Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier()),
+        Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier.clone()),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice::default()));

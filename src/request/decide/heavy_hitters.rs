@@ -36,7 +36,7 @@ pub struct Sketch {
     least: Vec<u8>,
     floor: u64,
     /// Keys that were not counted because the sketch was being read.
-    missed: u64,
+    pub missed: u64,
 }
 
 #[derive(Debug)]
@@ -85,11 +85,6 @@ impl Sketch {
         place.count += 1;
         place.has_text = false;
         place.text.clear();
-    }
-
-    /// Counts `count` keys that are not known.
-    pub fn record_missed(&mut self, count: u64) {
-        self.missed += count;
     }
 
     pub fn clear(&mut self) {

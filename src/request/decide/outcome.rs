@@ -146,7 +146,10 @@ impl<'a> DecisionState<'a> {
             self.reserve(input, reply);
         }
         if decision == Decision::Admitted && self.reservations.is_provisional {
-            return self.keep_first(Reply { as_of: Some(as_of), ..mem::take(reply) });
+            // The reply is kept until the body of the request is read.
+            self.asked = self.asks.len();
+            self.first = Some(Box::new(Reply { as_of: Some(as_of), ..mem::take(reply) }));
+            return decision;
         }
         if let Some(first) = self.first.take() {
             *reply = first.later(as_of).joined(mem::take(reply));

@@ -21,7 +21,7 @@ use crate::store::Replaced;
 #[derive(Clone)]
 pub struct RateTable {
     /// How many gateways share the limit; `None` if each has the full rates.
-    gateways: Option<u64>,
+    pub gateways: Option<u64>,
     pub default_limit: Arc<Limit>,
     /// With the names of the tiers.
     tiers: Vec<(String, Arc<Limit>)>,
@@ -108,11 +108,6 @@ impl RateTable {
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
         let (own, granted) = ([&self.default_limit].into_iter(), self.granted.iter().flatten());
         Self { by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)), temporary, ..self.clone() }
-    }
-
-    /// Whether the limit is shared by as many gateways as in this configuration.
-    pub fn is_shared_like(&self, limit: &config::Limit) -> bool {
-        self.gateways == limit.gateways
     }
 
     /// Whether its overrides from the admin API are exactly these.

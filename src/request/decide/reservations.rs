@@ -43,11 +43,6 @@ pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Us
     Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
 }
 
-/// The most tokens of a request's own text, and of its parts that are not text.
-pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
-    body.map_or(0, InspectedBody::most_input)
-}
-
 pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {

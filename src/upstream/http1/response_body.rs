@@ -47,6 +47,7 @@ impl ResponseBody {
         connection: Box<UpstreamConnection>,
         ResponseHead { reason, end, keep_alive, .. }: ResponseHead,
         trailers: ResponseTrailers,
+        request_body: Option<Box<RequestBody>>,
         (pools, server): (&Rc<ConnectionPools>, usize),
         bound: Option<Rc<BoundConnections>>,
     ) -> Self {
@@ -56,12 +57,7 @@ impl ResponseBody {
             BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
         let (connection, pools) = (Some(connection), pools.clone());
-        Self { connection, rest, request_body: None, keep_alive, trailers, pools, server, reason, bound }
-    }
-
-    pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
-        self.request_body = Some(Box::new(request_body));
-        self
+        Self { connection, rest, request_body, keep_alive, trailers, pools, server, reason, bound }
     }
 
     pub(in crate::upstream) fn server(&self) -> Option<&DestinationAddress> {
