@@ -213,11 +213,8 @@ impl UpstreamState {
     pub(super) fn take_retry(&self, share: u32, client: ClientBit, is_alone: bool, now: Monotonic) -> bool {
         let requests = self.requests.get();
         let is_allowed = self.budget.lock().take(now.seconds(), requests, share, client, is_alone);
-        if is_allowed {
-            self.retries.one()
-        } else {
-            self.refused_retries.one()
-        }
+        let counter = if is_allowed { &self.retries } else { &self.refused_retries };
+        counter.one();
         is_allowed
     }
 

@@ -221,7 +221,7 @@ impl Request<'_> {
         if let Decision::TooCostly { place: refusing, most } = decision {
             if refusing == place {
                 let found = route_limit.key.extract(self.attributes, usize::MAX, &mut KeyCache::default());
-                let key = found.unwrap_or_else(|| route_limit.key.shared);
+                let key = found.unwrap_or(route_limit.key.shared);
                 let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
                 let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
                 statistics.add(&decided, text);

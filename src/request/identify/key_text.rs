@@ -190,7 +190,7 @@ mod tests {
             body: None,
             descriptors: &[],
         };
-        extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or_else(|| extractor.shared)
+        extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or(extractor.shared)
     }
 
     #[test]

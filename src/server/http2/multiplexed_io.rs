@@ -37,9 +37,11 @@ struct Followed {
     streams: Rc<Streams>,
     /// Where the code of the error frame is counted that is being sent, and how many bytes of the payload come before the code
     /// (RFC 9113, sections 6.4 and 6.8).
-    error: Option<(fn(&Http2Errors) -> &CodeCounts, usize)>,
+    error: Option<(Counts, usize)>,
     limits: Arc<ConnectionLimits>,
 }
+
+type Counts = fn(&Http2Errors) -> &CodeCounts;
 
 impl MultiplexedIo {
     /// `speaks_for` is the number of clients behind this one.
