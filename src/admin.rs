@@ -122,7 +122,7 @@ impl View {
             return Some(Bytes::from_static(b"draining\n"));
         }
         let store = self.store();
-        let Counters::Shared(shared) = store.counters() else { return None };
+        let Counters::Shared(shared) = &store.counters else { return None };
         let refusal = shared.health().refusal().filter(|_| !self.readiness.was_ready.load(Ordering::Relaxed))?;
         Some(format!("the store at {refusal}\n").into())
     }
@@ -337,7 +337,7 @@ fn readiness(view: &View) -> LocalResponse {
     }
     // Before a server of the store has answered, it may still refuse this gateway.
     let is_known =
-        if let Counters::Shared(shared) = view.store().counters() { shared.health().has_answered() } else { true };
+        if let Counters::Shared(shared) = &view.store().counters { shared.health().has_answered() } else { true };
     view.readiness.was_ready.fetch_or(is_known, Ordering::Relaxed);
     respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
 }

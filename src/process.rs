@@ -109,7 +109,6 @@ impl Prepared {
     }
 }
 
-#[derive(Debug)]
 pub struct Start {
     pub source: ConfigSource,
     /// What the source has, or the copy of what it had before.
@@ -122,13 +121,6 @@ pub struct Start {
     pub state: Option<PathBuf>,
 }
 
-fn worker_count(config: &Config) -> usize {
-    match config.server.workers {
-        0 => available_parallelism().map_or(1, usize::from),
-        workers => workers,
-    }
-}
-
 /// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
 ///
 /// # Errors
@@ -136,7 +128,10 @@ fn worker_count(config: &Config) -> usize {
 pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let Prepared { runtime, signals } = prepared;
     let Start { source, loaded: Loaded { mut config, instead_of }, read_since, watch, state } = start;
-    let workers = worker_count(&config);
+    let workers = match config.server.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
     let signals = {
         let _entered = runtime.enter();
         Signals::listen(signals)?
@@ -149,7 +144,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
     let tls = Arc::new(ListenerTls::new(config.tls_settings())?);
     let (mut listeners, changes) = Listeners::new(workers, InheritedSockets::of_process()?);
-    let plan = listeners.open().plan(None, &config)?;
+    let plan = listeners.open.plan(None, &config)?;
     listeners.apply(plan);
     summary::log(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
@@ -163,7 +158,9 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     // Clients that connect meanwhile wait. Without the keys, their tokens would be refused.
     jwks::fetch_first(&gateway.key_sources)?;
     counters_file::restore(&config.store, &gateway, &shared);
-    start_sources(&shared, &gateway);
+    // What is remembered about notices is restored by now.
+    shared.apply_sources(&gateway);
+    shared.notices.apply(&gateway.notices, &gateway.store);
     acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
@@ -175,7 +172,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote.keep();
         remote.applied();
     }
-    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
+    let polls = Polls::new(source.remote().map(|remote| remote.every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: source.to_string(),
         remote: source.status(),
@@ -235,12 +232,6 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         signals,
     };
     runtime.block_on(control.run())
-}
-
-/// Starts what talks to other servers. What is remembered about notices must be restored before.
-fn start_sources(shared: &SharedState, gateway: &Snapshot) {
-    shared.apply_sources(gateway);
-    shared.notices.apply(&gateway.notices, &gateway.store);
 }
 
 /// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.

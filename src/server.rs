@@ -185,11 +185,11 @@ pub async fn run<H: Handler>(
             Some(change) = changes.recv() => listeners.change(change),
             // Without a sender nothing would ever end the worker, so it drains then, too.
             _ = stage.wait_for(|stage| *stage >= Stage::Draining) => break,
-            error = listeners.panicked() => return Err(error),
+            error = panicked(&mut listeners.accepting) => return Err(error),
             error = panicked(&mut background) => return Err(error),
         }
     }
-    listeners.closed().await;
+    while listeners.accepting.join_next().await.is_some() {}
     let [requests, decisions] = acceptors.map(|acceptor| acceptor.connections.clone());
     tokio::select! {
         ((), ()) = async { tokio::join!(requests.drain(), decisions.drain()) } => Ok(0),

@@ -135,7 +135,6 @@ pub struct Replaced {
     pub to: Arc<Limit>,
 }
 
-#[derive(Debug)]
 pub enum Answer {
     Now(Reply),
     /// A dropped sender means that the store is unavailable.
@@ -144,7 +143,7 @@ pub enum Answer {
 }
 
 pub struct Store {
-    counters: Counters,
+    pub counters: Counters,
     /// Says as of which moment to decide; `None` if callers are believed, as in a simulation.
     timeline: Option<Timeline>,
 }
@@ -177,10 +176,6 @@ impl Store {
 
     fn new(counters: Counters) -> Self {
         Self { counters, timeline: Some(Timeline::new(clock::now)) }
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     /// What runs on its servers, in lower case; `"memory"` without servers.

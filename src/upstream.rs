@@ -34,7 +34,6 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -60,6 +59,7 @@ pub use watch::UpstreamWatch;
 
 use crate::base::clock;
 use crate::base::concurrency::ConcurrencyPermit;
+use crate::base::deadline::Deadline;
 use crate::config;
 use crate::net::Names;
 use crate::server::ClientBody;
@@ -88,7 +88,6 @@ pub struct Upstream {
 /// Is told of each failure after which a request is sent again.
 pub type OnFailedAttempt<'a> = dyn Fn(&Endpoint, &UpstreamError) + 'a;
 
-#[derive(Debug)]
 pub struct Unanswered {
     /// The last endpoint that was tried; `None` if there was none.
     pub endpoint: Option<Arc<Endpoint>>,
@@ -116,7 +115,7 @@ impl Upstream {
             config: config.clone(),
             balancer: Balancer::new(config.balance.clone(), config.overload, servers.endpoints()),
             servers,
-            connector: Connector::new(config.connect_timeout, names.clone()),
+            connector: Connector { timeout: config.connect_timeout, names: names.clone() },
             keep: Keep { idle: config.max_idle, age: config.max_age },
             state: endpoints.state(&config.name),
             turn: Mutex::new(()),
@@ -137,7 +136,7 @@ impl Upstream {
     }
 
     pub fn retries(&self) -> RetryCounts {
-        self.state.retries()
+        RetryCounts { sent: self.state.retries.get(), refused: self.state.refused_retries.get() }
     }
 
     pub fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
@@ -147,7 +146,7 @@ impl Upstream {
     pub fn load(&self) -> UpstreamLoad {
         let endpoints = self.balancer.endpoints();
         let loads = endpoints.iter().map(|weighted| (weighted.endpoint.id, &weighted.endpoint.state.load));
-        UpstreamLoad::new(loads, self.state.full.load(Ordering::Relaxed))
+        UpstreamLoad::new(loads, self.state.full.get())
     }
 
     pub fn waiting(&self) -> usize {
@@ -170,8 +169,9 @@ impl Upstream {
         let end = Instant::now() + limit;
         let sent = timeout_at(end, cold(self.send(connections, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
-        let (status, body) = sent.unwrap_or_else(|_| over())?;
-        Ok((status, body.until(end)))
+        let (status, mut body) = sent.unwrap_or_else(|_| over())?;
+        body.deadline = Some(Deadline::at(end));
+        Ok((status, body))
     }
 
     /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
@@ -188,7 +188,7 @@ impl Upstream {
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
-        self.state.begin();
+        self.state.requests.one();
         let mut attempts = Attempts::new(self, request, body);
         let delivery = Delivery { upstream: self, connections, request };
         let key = request.client.and_then(|client| client.balanced_by);
@@ -248,7 +248,7 @@ impl Upstream {
                         }
                     };
                     in_flight.share = share;
-                    body.count(in_flight);
+                    body.in_flight = Some(in_flight);
                     return Ok((status, body));
                 }
             }
@@ -268,7 +268,7 @@ impl Upstream {
     /// in which they came.
     async fn wait(&self, criteria: Criteria<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || {
-            self.state.full.fetch_add(1, Ordering::Relaxed);
+            self.state.full.one();
             Unanswered { endpoint: None, error: UpstreamError::Overloaded }
         };
         let waiting = self.state.wait(self.config.overload.max_waiting).ok_or_else(overloaded)?;

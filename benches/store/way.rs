@@ -80,7 +80,7 @@ impl Way {
     /// As far as the way counts them.
     pub(crate) fn round_trips(&self) -> u64 {
         match self {
-            Self::Store(Served { store, .. }) => match store.counters() {
+            Self::Store(Served { store, .. }) => match &store.counters {
                 Counters::Shared(shared) => shared.health().round_trips.get(),
                 Counters::Memory(_) => 0,
             },

@@ -77,7 +77,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> Result<Value, Loca
             for limit in table.in_store().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
             }
-            if let Some(ban) = table.ban() {
+            if let Some(ban) = &table.ban {
                 view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
@@ -192,7 +192,7 @@ async fn fullest(
             }
             None => table.without_override().map(|limit| (limit, "limit")).collect(),
         };
-        if let Some(ban) = table.ban() {
+        if let Some(ban) = &table.ban {
             let usage = view.store().peek(&ban.bans, reading.fingerprint, now).await.map_err(away)?;
             banned = banned.max(usage.rates.first().filter(|usage| usage.used > 0).and_then(|usage| usage.wait));
         }

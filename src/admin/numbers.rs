@@ -107,7 +107,7 @@ fn describe_durations(sum: &HistogramSnapshot) -> Durations {
 
 fn store(view: &View) -> Option<StoreNumbers> {
     let config = view.config.load();
-    match (view.snapshot.load().store.counters(), &config.store) {
+    match (&view.snapshot.load().store.counters, &config.store) {
         (Counters::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => {
             Some(StoreNumbers::Memory(MemoryNumbers {
                 keys: memory.keys(),

@@ -120,7 +120,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         families::counted(
             "gateway_upstream_failed_lookups_total",
             "Lookups of servers' names that failed.",
-            view.shared.names.failures(),
+            view.shared.names.failures.get(),
         ),
     ]
 }

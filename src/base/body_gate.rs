@@ -1,6 +1,5 @@
 //! A gate in the way of a body: each piece waits until the gate lets its bytes pass.
 
-use std::fmt;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -50,11 +49,5 @@ impl Gated {
     /// How many bytes wait; `None` if nothing does.
     pub fn held(&self) -> Option<u64> {
         self.held.as_ref().map(|frame| frame.data_ref().map_or(0, |data| data.len() as u64))
-    }
-}
-
-impl fmt::Debug for Gated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gated").field("held", &self.held()).finish_non_exhaustive()
     }
 }

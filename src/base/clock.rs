@@ -97,7 +97,6 @@ moments!(Time, Monotonic);
 /// server, other decisions were made. Such an old moment must not look as if the clock had been set back. So if a moment is far
 /// from the latest one, the timeline reads the clock again. The clock was set back if even this later reading lies before the
 /// latest moment.
-#[derive(Debug)]
 pub struct Timeline {
     /// In microseconds since 1970.
     latest: AtomicU64,

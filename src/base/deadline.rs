@@ -27,10 +27,6 @@ impl Deadline {
         Self::at(Instant::now())
     }
 
-    pub fn moment(&self) -> Instant {
-        self.at
-    }
-
     pub fn set(&mut self, limit: Duration) {
         self.set_at(Instant::now() + limit);
     }

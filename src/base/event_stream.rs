@@ -23,7 +23,7 @@ pub struct Reader {
     /// Whether the event has had a line of data.
     has_data: bool,
     /// Whether the last line ended with a carriage return, so that a line feed would belong to it.
-    is_behind_return: bool,
+    pub is_behind_return: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -106,10 +106,6 @@ impl Reader {
                 }
             }
         }
-    }
-
-    pub fn is_behind_return(&self) -> bool {
-        self.is_behind_return
     }
 
     /// Without the byte order mark at the beginning of the stream.
@@ -195,9 +191,9 @@ mod tests {
         let mut ends = Ends(Vec::new());
         reader.read(b"data: a\r\n\r\ndata: b\r\n\r", &mut ends);
         assert_eq!(ends.0, [11, 21]);
-        assert!(reader.is_behind_return());
+        assert!(reader.is_behind_return);
         reader.read(b"\n", &mut ends);
-        assert_eq!((ends.0.len(), reader.is_behind_return()), (2, false));
+        assert_eq!((ends.0.len(), reader.is_behind_return), (2, false));
     }
 
     proptest! {

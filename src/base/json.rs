@@ -32,7 +32,7 @@ pub const MAX_DEPTH: usize = 63 << 10;
 pub struct Reader {
     state: State,
     /// Bytes read so far.
-    at: usize,
+    pub at: usize,
     levels: Levels,
     is_name: bool,
     /// The beginning of a name or word that was cut, or that had escapes.
@@ -83,17 +83,8 @@ impl Reader {
         (self.state, self.at) = (State::Value, 0);
     }
 
-    pub fn at(&self) -> usize {
-        self.at
-    }
-
     pub fn is_new(&self) -> bool {
         self.at == 0 && self.state == State::Value
-    }
-
-    /// Whether the reader has stopped.
-    pub fn is_broken(&self) -> bool {
-        matches!(self.state, State::Broken | State::Trailing)
     }
 
     /// Whether there was one whole value, and something else after it.

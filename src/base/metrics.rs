@@ -137,7 +137,7 @@ impl Peak {
     pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
         let share = u64::from(share(capacity.saturating_sub(remaining), capacity));
         let window = window(now);
-        let slot = &self.slots[slot(window)];
+        let slot = &self.slots[usize::try_from(window % WINDOWS as u64).unwrap_or(0)];
         let noted = slot.load(Ordering::Relaxed);
         // A window of the future is from before the clock was set back.
         if noted >> SHARE_BITS != window || share > noted & MASK {
@@ -163,11 +163,6 @@ const MASK: u64 = (1 << SHARE_BITS) - 1;
 
 fn window(now: Time) -> u64 {
     now.micros() >> WINDOW_BITS
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of windows")]
-fn slot(window: u64) -> usize {
-    (window % WINDOWS as u64) as usize
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ pub fn push(text: &mut String, byte: u8) {
 
 /// In upper case.
 pub fn push_escaped(text: &mut String, byte: u8) {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    text.extend(['%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    text.push_str(percent_encoding::percent_encode_byte(byte));
 }
 
 /// Appends a part of a URI. Escapes stay, and only bytes that a URI cannot contain are escaped (RFC 3986, section 2).

@@ -26,7 +26,6 @@ pub const MOST_SPANS: usize = 32;
 /// In bytes, of a text that a client has chosen.
 const LONGEST_TEXT: usize = 1024;
 
-#[derive(Debug)]
 pub struct Trace {
     pub id: TraceId,
     /// At most [`MOST_SPANS`].

@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 /// Work on a thread of its own, whose result somebody waits for.
-#[derive(Debug)]
 pub struct Background<T> {
     result: oneshot::Receiver<T>,
     limit: Duration,

@@ -38,12 +38,12 @@ impl ClientSocket {
     ///
     /// The runtime gets both events anyway, so this makes no system call, and unread bytes do not hide them. `PRIORITY` also
     /// stands for urgent data, but no stream is registered for that, so here it means the end of the client's data.
-    pub(super) async fn closed(&self) -> bool {
+    pub async fn closed(&self) -> bool {
         let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
         is_broken(self.0.ready(Interest::PRIORITY | Interest::ERROR).await)
     }
 
-    pub(super) async fn broken(&self) {
+    pub async fn broken(&self) {
         let _ = self.0.ready(Interest::ERROR).await;
     }
 

@@ -58,15 +58,6 @@ impl ClientStream {
         self.tls.as_ref().map(|tls| read(tls.borrow().get_ref().1))
     }
 
-    /// Waits until the client has ended its data or the connection has broken. Returns whether it has broken.
-    pub async fn closed(&self) -> bool {
-        self.socket.closed().await
-    }
-
-    pub async fn broken(&self) {
-        self.socket.broken().await;
-    }
-
     /// Ready when there may be something to read; the end and an error count, too.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_decrypted() { Poll::Ready(()) } else { self.socket.poll_readable(cx) }

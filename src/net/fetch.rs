@@ -77,7 +77,6 @@ pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result
 /// In bytes. A longer entity-tag is not sent back.
 const LONGEST_ETAG: usize = 1024;
 
-#[derive(Debug)]
 pub enum Fetched {
     Document {
         body: Bytes,
@@ -175,20 +174,16 @@ pub async fn status(
 async fn send(
     url: &Url,
     tls: Option<&ConnectorTls>,
-    request: Request<Full<Bytes>>,
+    mut request: Request<Full<Bytes>>,
 ) -> Result<(Connection, Response<Incoming>), FetchError> {
     let mut connection = Connection::open(url, tls).await.map_err(FetchError::Connect)?;
-    let response = connection.send(addressed(request, url)).await.map_err(FetchError::Http)?;
-    Ok((connection, response))
-}
-
-fn addressed(mut request: Request<Full<Bytes>>, url: &Url) -> Request<Full<Bytes>> {
     // Both were checked when the URL was read.
     *request.uri_mut() = url.target.as_sent().parse().unwrap_or_default();
     let host = HeaderValue::try_from(&url.authority).unwrap_or(HeaderValue::from_static(""));
     let close = HeaderValue::from_static("close");
     request.headers_mut().extend([(header::HOST, host), (header::USER_AGENT, AGENT), (header::CONNECTION, close)]);
-    request
+    let response = connection.send(request).await.map_err(FetchError::Http)?;
+    Ok((connection, response))
 }
 
 /// A URL of `http` or `https`, without a user name.

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use crate::base::metrics::SharedCounter;
 
 /// An error is kept as kind and text, because several requests get a copy, and `io::Error` has no `Clone`.
 type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
@@ -27,11 +28,6 @@ fn look_up(host: &str) -> Found {
     }
 }
 
-fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
-    address.set_port(port);
-    address
-}
-
 #[derive(Debug)]
 pub struct Names {
     /// Whose names these are, such as "a server", for the log.
@@ -39,7 +35,7 @@ pub struct Names {
     /// A lookup is finished when its sender is gone.
     lookups: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
     known: Mutex<BTreeMap<String, Known>>,
-    failures: AtomicU64,
+    pub failures: SharedCounter,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +47,7 @@ struct Known {
 
 impl Names {
     pub fn new(of: &'static str) -> Self {
-        Self { of, lookups: Mutex::default(), known: Mutex::default(), failures: AtomicU64::new(0) }
+        Self { of, lookups: Mutex::default(), known: Mutex::default(), failures: SharedCounter::default() }
     }
 
     /// The addresses of a host with this port, at least one, looked up now.
@@ -65,8 +61,9 @@ impl Names {
         let mut result = self.join(host)?;
         let found = result.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
         let found = found.unwrap_or_else(|| Err((io::ErrorKind::Other, "the lookup failed unexpectedly".to_owned())));
-        let addresses = found.map_err(|(kind, text)| io::Error::new(kind, text))?;
-        Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
+        let mut addresses = found.map_err(|(kind, text)| io::Error::new(kind, text))?.to_vec();
+        addresses.iter_mut().for_each(|address| address.set_port(port));
+        Ok(addresses)
     }
 
     /// Joins the current lookup of this name, or begins one.
@@ -121,7 +118,7 @@ impl Names {
                 *known = Known { addresses: addresses.into(), is_failing: false };
             }
             Err(error) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
+                self.failures.one();
                 if !known.is_failing {
                     let (addresses, of) = (&known.addresses, self.of);
                     if addresses.is_empty() {
@@ -133,10 +130,6 @@ impl Names {
                 known.is_failing = true;
             }
         }
-    }
-
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
     }
 
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) {
@@ -177,7 +170,7 @@ mod tests {
             ports
         };
         let (found, ()) = tokio::join!(all, async { sender.send(Some(Ok([address].into()))).unwrap() });
-        assert_eq!(found, [1, 2, 3].map(|port| with_port(address, port)));
+        assert_eq!(found, [1, 2, 3].map(|port| SocketAddr::new(address.ip(), port)));
         drop(sender);
         assert!(names.find("a", 1).await.is_err(), "a new lookup finds nothing");
     }
@@ -193,7 +186,7 @@ mod tests {
         names.learn("a", found(&[2, 1, 2]));
         assert_eq!(known(), ["10.0.0.1", "10.0.0.2"]);
         names.learn("a", failed());
-        assert_eq!((known().len(), names.failures()), (2, 2));
+        assert_eq!((known().len(), names.failures.get()), (2, 2));
         names.learn("a", found(&[3]));
         assert_eq!(known(), ["10.0.0.3"]);
         names.retain(|name| name != "a");

@@ -12,7 +12,6 @@ pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
 /// Returns `early` first, and then what the inner stream receives.
-#[derive(Debug)]
 pub struct Rewound<S> {
     early: Bytes,
     stream: S,

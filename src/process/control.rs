@@ -1,12 +1,12 @@
 //! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
 
-use std::future::pending;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Interval, sleep, timeout};
@@ -106,7 +106,7 @@ impl Control {
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => warn_of_expiry(&self.in_force.config(), clock::now()),
                 _ = sweep.tick() => self.sweep(),
-                _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
+                Some(_) = OptionFuture::from(check.as_mut().map(Interval::tick)) => self.watchdog.check(&self.heartbeats),
                 Some(ended) = self.finished.recv() => break Some(ended),
             }
         };
@@ -121,8 +121,8 @@ impl Control {
         service_manager::stopping();
         // Callers that wait for a reload or an override learn that there will be none.
         drop((requested, waiters, overrides));
-        // No reload needs them any more. They must not keep connections that no worker will accept.
-        in_force.listeners.forget_inherited();
+        // No reload needs these sockets any more. They must not keep connections that no worker will accept.
+        in_force.listeners.open.inherited = Arc::default();
         let InForce { view, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();
@@ -166,7 +166,7 @@ impl Control {
     fn sweep(&self) {
         // Log the failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Counters::Memory(memory) = self.in_force.view.snapshot.load().store.counters() {
+        if let Counters::Memory(memory) = &self.in_force.view.snapshot.load().store.counters {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
@@ -187,7 +187,7 @@ impl Control {
     fn load(&mut self, cause: Cause) {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
-        let (view, listeners) = (self.in_force.view.clone(), self.in_force.listeners.open());
+        let (view, listeners) = (self.in_force.view.clone(), self.in_force.listeners.open.clone());
         let load =
             move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, cause, &running, &listeners, &view, is_wanted);
         let was_running = self.reloads.is_running();
@@ -280,14 +280,6 @@ async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &
     tracing::info!(?deadline, "draining");
     let _ = stage.send(Stage::Draining);
     timeout(deadline, workers.all_served()).await.is_ok()
-}
-
-/// Without an interval it waits for ever.
-async fn next_tick(interval: &mut Option<Interval>) -> Instant {
-    match interval {
-        Some(interval) => interval.tick().await,
-        None => pending().await,
-    }
 }
 
 /// It is too late for a reload.

@@ -77,7 +77,7 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     let (name, file) = (path.clone(), path.display());
     let is_unread = shared.unread_counters.lock().as_ref() == Some(path);
     let (saved, limits) = (store.clone(), limits(gateway));
-    let writing = Background::start("counters", LIMIT, move |_| match saved.counters() {
+    let writing = Background::start("counters", LIMIT, move |_| match &saved.counters {
         Counters::Memory(memory) => {
             if is_unread {
                 add_unread(memory, &limits, &name, most_bytes(max_memory))?;
@@ -122,7 +122,7 @@ fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) ->
 }
 
 fn memory_and_file<'a>(config: &'a config::Store, store: &'a Store) -> Option<(&'a Memory, &'a PathBuf, usize)> {
-    match (config, store.counters()) {
+    match (config, &store.counters) {
         (config::Store::Memory { snapshot: Some(path), max_memory, .. }, Counters::Memory(memory)) => {
             Some((memory, path, *max_memory))
         }

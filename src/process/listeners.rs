@@ -23,7 +23,7 @@ pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
     next: usize,
     workers: usize,
-    inherited: Arc<InheritedSockets>,
+    pub(super) inherited: Arc<InheritedSockets>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct ListenerPlan {
 }
 
 pub(super) struct Listeners {
-    open: OpenListeners,
+    pub(super) open: OpenListeners,
     workers: Vec<mpsc::UnboundedSender<ListenerChange>>,
     admin: mpsc::UnboundedSender<AdminChange>,
 }
@@ -137,10 +137,6 @@ impl Listeners {
         (Self { open, workers: senders, admin }, ListenerChanges { workers: receivers, admin: admin_changes })
     }
 
-    pub(super) fn open(&self) -> OpenListeners {
-        self.open.clone()
-    }
-
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
         let ListenerPlan { afterwards, opened, admin, admin_uses_tls, unused } = plan;
         let before = std::mem::replace(&mut self.open, afterwards);
@@ -174,12 +170,10 @@ impl Listeners {
             // The thread of the admin listener ends with the process.
             let _ = self.admin.send(change);
         }
-        unused.iter().for_each(UnusedSocket::warn);
-    }
-
-    /// Closes the inherited sockets, but not the duplicates that listeners use.
-    pub(super) fn forget_inherited(&mut self) {
-        self.open.inherited = Arc::default();
+        for UnusedSocket { address, help } in unused {
+            let why = "no listener has its address";
+            tracing::warn!(address, help, "connections wait in a socket that was passed to the gateway: {why}");
+        }
     }
 }
 

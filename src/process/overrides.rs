@@ -1,7 +1,6 @@
 //! The overrides of the admin API on the control thread: requests change them, and they expire.
 
-use std::future::pending;
-
+use futures_util::future::OptionFuture;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -19,16 +18,10 @@ pub(super) async fn due(
     temporary: &Mutex<TemporaryOverrides>,
 ) -> Vec<OverrideRequest> {
     let next_end = temporary.lock().next_end();
-    let ended = async {
-        match next_end {
-            Some(end) => sleep_until(end).await,
-            None => pending().await,
-        }
-    };
     let mut requests = Vec::new();
     tokio::select! {
         _ = requested.recv_many(&mut requests, MOST_AT_ONCE) => {}
-        () = ended => {}
+        Some(()) = OptionFuture::from(next_end.map(sleep_until)) => {}
     }
     requests
 }

@@ -44,7 +44,6 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 /// Tells the service manager regularly that the process works. Otherwise the service manager restarts the process.
-#[derive(Debug)]
 pub(super) struct Watchdog {
     /// The longest pause that the service manager allows; `None` if it does not watch.
     longest: Option<Duration>,
@@ -91,17 +90,15 @@ pub(super) struct InheritedSockets {
 }
 
 /// Those that no listener of a configuration uses yet.
-#[derive(Debug)]
 pub(super) struct FreeSockets<'a> {
     tcp: Vec<&'a TcpListener>,
     unix: Vec<&'a UnixListener>,
 }
 
 /// A socket that no listener uses: connections to it wait for ever.
-#[derive(Debug)]
 pub(super) struct UnusedSocket {
-    address: Option<String>,
-    help: &'static str,
+    pub(super) address: Option<String>,
+    pub(super) help: &'static str,
 }
 
 impl InheritedSockets {
@@ -166,17 +163,6 @@ impl<'a> FreeSockets<'a> {
         let of_unix = "name its path in admin.listen";
         let unix = self.unix.iter().map(|socket| (socket.local_addr().ok().map(|at| format!("{at:?}")), of_unix));
         tcp.chain(unix).map(|(address, help)| UnusedSocket { address, help }).collect()
-    }
-}
-
-impl UnusedSocket {
-    pub(super) fn warn(&self) {
-        let Self { address, help } = self;
-        tracing::warn!(
-            address,
-            help,
-            "connections wait in a socket that was passed to the gateway: no listener has its address"
-        );
     }
 }
 

@@ -33,14 +33,12 @@ pub enum ConfigSource {
 }
 
 /// What the gateway starts with.
-#[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
     /// Why the source cannot be used, if the configuration is the copy of what it had before.
     pub instead_of: Option<Problems>,
 }
 
-#[derive(Debug)]
 pub struct NoStart {
     /// Why there is no configuration.
     pub text: String,

@@ -62,7 +62,7 @@ struct ByteLimit {
 
 impl ByteLimit {
     fn new(limits: &[RouteLimit], PendingReservation { costs, reserved, .. }: PendingReservation<'_>) -> Option<Self> {
-        let limit = limits.get(reserved.place())?;
+        let limit = limits.get(reserved.place)?;
         let in_bytes = |(_, cost, _)| if let &Cost::Bytes(cost) = cost { Some(cost) } else { None };
         let costs: SmallVec<[ByteCost; 1]> = costs.into_iter().filter_map(in_bytes).collect();
         let step = costs.iter().map(|cost| cost.reserve).max().unwrap_or(1).min(reserved.capacity());
@@ -119,7 +119,7 @@ impl Meter {
     /// The places of the limits that this reply refuses, and their keys.
     fn over(&self, reply: &Reply) -> SmallVec<[(usize, Fingerprint); 1]> {
         let over = self.limits.iter().filter(|limit| limit.is_over(reply));
-        over.filter_map(|limit| limit.open.first().map(|first| (first.place(), first.key()))).collect()
+        over.filter_map(|limit| limit.open.first().map(|first| (first.place, first.key()))).collect()
     }
 
     /// Asks for a response before its head is sent. Limits that only report refuse nothing.
@@ -183,7 +183,7 @@ impl ByteMeter {
     ) -> Self {
         let opened = state.reservations.open_bytes().into_iter();
         let limits = opened.filter_map(|opened| ByteLimit::new(limits, opened)).collect();
-        let growth = [(), ()].map(|()| Growth::new(store.clone(), state.reservations.worker()));
+        let growth = [(), ()].map(|()| Growth::new(store.clone(), state.reservations.worker));
         // The decision has asked for room for the length that the head states.
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
         let (expected, is_stated) = ([length.unwrap_or(0), 0], [length.is_some(), false]);
@@ -221,7 +221,7 @@ impl ByteMeter {
             let over = self.0.borrow().over(&reply);
             for (place, key) in over {
                 if let Some(limit) = limits.get(place) {
-                    limit.strike_later(key, store, state.reservations.worker()).await;
+                    limit.strike_later(key, store, state.reservations.worker).await;
                 }
             }
             return self.0.borrow_mut().conclude(limits, reply, state);

@@ -19,7 +19,7 @@ use crate::proxy::snapshot::{CompiledRoute, RouteLimits};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::decide::{
     self, Beyond, CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome, OpenReservation,
-    PendingReservation, RouteLimit, estimated_input,
+    PendingReservation, RouteLimit,
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::resolve::Rejection;
@@ -78,7 +78,7 @@ fn span(
         decision: name(decision),
         refused_by: refused_by.map(|limit| limit.name.as_str()),
         exchanges: &state.exchanges,
-        store: state.reservations.store_name(),
+        store: state.reservations.store.name(),
     });
 }
 
@@ -170,8 +170,8 @@ pub(super) fn metered_request(
     hides_usage: bool,
 ) -> Option<MeteredRequest> {
     let body = attributes.body.filter(|_| route.inspector.as_ref().is_some_and(|one| one.usage.is_some()))?;
-    let (input, model) = (estimated_input(attributes.body), body.model().map(Into::into));
-    let (size, output) = (body.input_size(), body.asked_output());
+    let (input, model) = (body.most_input(), body.model().map(Into::into));
+    let (size, output) = (body.said.input, body.said.output);
     Some(MeteredRequest { input, size, output, model, hides_usage, is_error: false })
 }
 
@@ -209,7 +209,7 @@ pub(super) fn meter(
         })
     });
     let metered: SmallVec<_> = metered.collect();
-    let worker = state.reservations.worker();
+    let worker = state.reservations.worker;
     let headers = response.headers_mut();
     (!metered.is_empty())
         .then(|| Box::new(TokenMeter::new(gateway.store.clone(), worker, metered, *request, usage, headers)))

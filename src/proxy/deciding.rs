@@ -119,7 +119,7 @@ impl<'a> Deciding<'a, '_> {
             let read = if let Some(nothing) = nothing {
                 Ok(nothing)
             } else {
-                let part = mem::replace(&mut part, StageRange::BODY).without_body();
+                let part = StageRange { to: Stage::Tokens, ..mem::replace(&mut part, StageRange::BODY) };
                 self.resolve_quotas(self.limits, part, &attributes, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;

@@ -174,7 +174,7 @@ impl Snapshot {
     #[must_use]
     pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
         let limits = self.limits.iter().zip(&config.limits).map(|(rate_table, limit)| {
-            let is_kept = rate_table.is_shared_like(limit);
+            let is_kept = rate_table.gateways == limit.gateways;
             let rate_table = if is_kept { rate_table.clone() } else { Arc::new(RateTable::new(limit)) };
             match overrides.of(&limit.name) {
                 of_limit if rate_table.has_temporary(of_limit) => rate_table,
@@ -224,7 +224,7 @@ impl Snapshot {
                 max_in_flight: limit.max_in_flight,
                 key: KeyExtractor::new(&limit.name, &limit.key, &route.path, limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
-                ban: BanRule::new(limit, rate_table.ban(), &shared.strikes),
+                ban: BanRule::new(limit, rate_table.ban.as_ref(), &shared.strikes),
                 slow: limit.slows(),
                 on_limit: pools.on_limit(place),
                 overflow: pools.of(place),
@@ -280,7 +280,7 @@ impl Snapshot {
                 Arc::new(Shedding::new(settings, routes, &upstreams))
             }),
             served,
-            descriptors: DescriptorRules::new(config.descriptors()),
+            descriptors: DescriptorRules(config.descriptors().to_vec()),
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
             upstreams,

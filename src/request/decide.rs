@@ -51,8 +51,8 @@ pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
-    CostKnown, PendingReservation, Reservations, estimated_input, initial_cost_within, is_settled, reserved_tokens,
-    response_cost, stated_cost,
+    CostKnown, PendingReservation, Reservations, initial_cost_within, is_settled, reserved_tokens, response_cost,
+    stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};

@@ -30,14 +30,9 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-#[derive(Debug)]
-pub struct DescriptorRules(Vec<DescriptorRule>);
+pub struct DescriptorRules(pub Vec<DescriptorRule>);
 
 impl DescriptorRules {
-    pub fn new(rules: &[DescriptorRule]) -> Self {
-        Self(rules.to_vec())
-    }
-
     /// The index of the first rule that fits a descriptor of this domain; `None` if no rule limits it.
     pub fn find(&self, domain: &[u8], descriptor: &RateLimitDescriptor) -> Option<usize> {
         let has = |(key, pattern): &(String, Wildcard)| {
@@ -96,7 +91,7 @@ mod tests {
         };
         let rules: String = rules.iter().map(rule).collect();
         let text = format!("[server]\nlisten = []\n[decisions]\nlisten = \"127.0.0.1:0\"\n{rules}");
-        DescriptorRules::new(config::parse(text.as_bytes(), "test", Path::new("")).unwrap().descriptors())
+        DescriptorRules(config::parse(text.as_bytes(), "test", Path::new("")).unwrap().descriptors().to_vec())
     }
 
     #[test]

@@ -62,7 +62,8 @@ impl RequestAttributes<'_> {
 pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
-    shared: Fingerprint,
+    /// The key that all requests without a key share.
+    pub shared: Fingerprint,
     /// Whether all requests share one counter.
     is_global: bool,
 }
@@ -270,11 +271,6 @@ impl KeyExtractor {
         missing.filter(|reader| is_given(reader)).map(|reader| &reader.source).collect()
     }
 
-    /// The key that all requests without a key share.
-    pub fn shared(&self) -> Fingerprint {
-        self.shared
-    }
-
     /// The key if it stands for a part of all requests; `None` if all requests, or all without a key, share the counter.
     pub fn partition(&self, key: Fingerprint) -> Option<Fingerprint> {
         (!self.is_global && key != self.shared).then_some(key)
@@ -452,7 +448,7 @@ mod tests {
             either.extract(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap()
         };
         assert_ne!(of("a"), of("b"), "the same value from another source is another key");
-        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path(), None).shared(), either.shared());
+        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path(), None).shared, either.shared);
     }
 
     fn path() -> PathPattern {

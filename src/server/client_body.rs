@@ -13,10 +13,8 @@ use super::http1::MessageBody;
 use super::http2::StreamBody;
 use crate::base::body_gate::{Exhausted, Gated};
 
-#[derive(Debug)]
 pub struct ClientBody(Source);
 
-#[derive(Debug)]
 enum Source {
     Http1(MessageBody),
     Http2(StreamBody),

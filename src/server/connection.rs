@@ -89,7 +89,7 @@ impl Connection {
             // A health check that only connects is no error.
             Err(PreambleError::Nothing) => return ControlFlow::Break(()),
             Err(error) => {
-                state.worker().limits().count_bad_preamble(client.address, &error);
+                state.worker.limits.count_bad_preamble(client.address, &error);
                 return ControlFlow::Break(());
             }
         }
@@ -163,7 +163,7 @@ impl Connection {
             Box::pin(http2::serve(handler, client, stream, state)).await;
             return AfterRequests::Close { is_in_body: false };
         }
-        http1::serve(&acceptor.http1, state.worker().limits(), handler, client.address, stream, state).await
+        http1::serve(&acceptor.http1, &state.worker.limits, handler, client.address, stream, state).await
     }
 
     /// With TLS, ALPN decides; without, the client's preface (RFC 9113, section 3.3).
@@ -181,9 +181,9 @@ impl Connection {
     /// Ends our side, and discards input until the client knows that.
     async fn end(&self, is_in_body: bool) {
         let Self { stream, state, .. } = self;
-        let time_limits = TimeLimits::new(&state.worker().limits().server(), Duration::ZERO);
+        let time_limits = TimeLimits::new(&state.worker.limits.server(), Duration::ZERO);
         let is_sending = is_in_body || stream.has_more();
-        let lingers_for = state.lifecycle().lingers_for(is_sending, &time_limits, state.worker().now());
+        let lingers_for = state.lifecycle().lingers_for(is_sending, &time_limits, state.worker.now());
         let Some(longest) = lingers_for else { return };
         // Without TLS's close_notify, a client could not know that the last response is complete (RFC 8446, section 6.1).
         stream.finish();

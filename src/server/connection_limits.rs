@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 
 use super::http2_errors::Http2Errors;
 use crate::base::clock;
@@ -47,8 +46,9 @@ pub struct ConnectionLimits {
     wanted: AtomicUsize,
     /// Connections that were told to end, and are expected to free their places soon.
     ending: AtomicUsize,
-    asked: Notify,
-    freed: Notify,
+    /// Tells all workers that places are wanted.
+    pub(super) asked: Notify,
+    pub(super) freed: Notify,
     /// Closed because their address has too many connections.
     refused: RepeatedEvent,
     /// Closed because they had no valid preamble of the PROXY protocol.
@@ -59,7 +59,8 @@ pub struct ConnectionLimits {
     made_room: AtomicU64,
     /// Ended because the client did not read.
     stalled: AtomicU64,
-    http2_errors: Arc<Http2Errors>,
+    /// One for both kinds of traffic.
+    pub http2_errors: Arc<Http2Errors>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +96,6 @@ impl TrafficLimits {
     pub fn reload(&self, server: &Server) {
         warn_of_handles(server, self.of(Traffic::Requests).auto);
         self.0.iter().for_each(|limits| limits.reload(server.clone()));
-    }
-
-    pub fn http2_errors(&self) -> &Http2Errors {
-        self.of(Traffic::Requests).http2_errors()
     }
 }
 
@@ -143,10 +140,6 @@ impl ConnectionLimits {
         }
     }
 
-    pub(super) fn http2_errors(&self) -> &Http2Errors {
-        &self.http2_errors
-    }
-
     pub(super) fn server(&self) -> arc_swap::Guard<Arc<Server>> {
         self.server.load()
     }
@@ -184,14 +177,6 @@ impl ConnectionLimits {
         if self.wanted.load(Ordering::SeqCst) > 0 {
             self.asked.notify_waiters();
         }
-    }
-
-    pub(super) fn asked(&self) -> Notified<'_> {
-        self.asked.notified()
-    }
-
-    pub(super) fn freed(&self) -> Notified<'_> {
-        self.freed.notified()
     }
 
     /// Whether a connection must end because its place is wanted. The caller must then end one, or call
@@ -248,7 +233,6 @@ impl Drop for PlaceWait<'_> {
 }
 
 /// The place of a connection, which is freed on drop.
-#[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     /// `None` if it is not counted for an address.

@@ -25,16 +25,15 @@ pub(super) trait TimedStreams: Debug {
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
-#[derive(Debug)]
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
     /// Wakes the task when its last step no longer holds. Few connections need it.
     timer: RefCell<Option<Deadline>>,
-    streams: RefCell<Option<Rc<dyn TimedStreams>>>,
+    pub(super) streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
     /// Since when this connection is about to free its place for another one.
     makes_room_since: Cell<Option<Coarse>>,
-    worker: Rc<WorkerState>,
+    pub(super) worker: Rc<WorkerState>,
     /// How often everything that the library had was sent, and the tasks that wait for that.
     flushes: Cell<u64>,
     await_flush: RefCell<Vec<Waker>>,
@@ -47,28 +46,13 @@ pub(super) struct Flush(u64);
 impl ConnectionState {
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
         worker.add_idle();
-        Self {
-            lifecycle: RefCell::new(Lifecycle::new(worker.now())),
-            timer: RefCell::default(),
-            streams: RefCell::default(),
-            waker: RefCell::default(),
-            makes_room_since: Cell::default(),
-            worker,
-            flushes: Cell::new(0),
-            await_flush: RefCell::default(),
-        }
+        let lifecycle = RefCell::new(Lifecycle::new(worker.now()));
+        let (timer, streams, waker, makes_room_since, flushes, await_flush) = Default::default();
+        Self { lifecycle, timer, streams, waker, makes_room_since, worker, flushes, await_flush }
     }
 
     pub(super) fn lifecycle(&self) -> Ref<'_, Lifecycle> {
         self.lifecycle.borrow()
-    }
-
-    pub(super) fn worker(&self) -> &Rc<WorkerState> {
-        &self.worker
-    }
-
-    pub(super) fn set_streams(&self, streams: Rc<dyn TimedStreams>) {
-        *self.streams.borrow_mut() = Some(streams);
     }
 
     #[expect(clippy::inline_always, reason = "of all cases, each caller needs one")]
@@ -94,7 +78,7 @@ impl ConnectionState {
     fn becomes_idle(&self, event: Event, lifecycle: &mut Lifecycle) {
         self.worker.add_idle();
         let has_served = matches!(event, Event::RequestEnds | Event::Sent(_)) && !lifecycle.is_fresh();
-        if has_served && self.worker.limits().claim() {
+        if has_served && self.worker.limits.claim() {
             lifecycle.record(Event::Ends, self.worker.now());
             self.set_makes_room(true);
         }
@@ -108,7 +92,7 @@ impl ConnectionState {
     fn set_makes_room(&self, is_so: bool) {
         let since = is_so.then(|| self.worker.now());
         if self.makes_room_since.replace(since).is_some() != is_so {
-            self.worker.limits().count_ending(is_so);
+            self.worker.limits.count_ending(is_so);
         }
     }
 
@@ -168,7 +152,7 @@ impl ConnectionState {
         let mut lifecycle = self.lifecycle.borrow_mut();
         let step = lifecycle.step(|| self.worker.exact_now(), is_unread);
         let mut timer = self.timer.borrow_mut();
-        match lifecycle.expected_until().map(|until| self.worker.instant(until)) {
+        match lifecycle.expected_until().map(|until| self.worker.begun + Duration::from_millis(until)) {
             Some(until) => {
                 let timer = timer.get_or_insert_with(|| Deadline::at(until));
                 timer.set_at(until);
@@ -198,7 +182,6 @@ impl Drop for ConnectionState {
     }
 }
 
-#[derive(Debug)]
 pub(super) enum Ended<E> {
     Closed,
     Failed(E),
@@ -260,7 +243,6 @@ pub(super) trait RequestStream: Debug {
 }
 
 /// Until this is dropped, a request is in flight.
-#[derive(Debug)]
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,
     stream: Option<Rc<dyn RequestStream>>,

@@ -19,7 +19,6 @@ use super::lifecycle::Event;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 
-#[derive(Debug)]
 pub(super) struct Connections {
     open: RefCell<Slab<OpenConnection>>,
     worker: Rc<WorkerState>,
@@ -29,7 +28,6 @@ pub(super) struct Connections {
     all_gone: Notify,
 }
 
-#[derive(Debug)]
 struct OpenConnection {
     listener: usize,
     state: Rc<ConnectionState>,
@@ -43,12 +41,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Connections {
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Rc<Self> {
-        Rc::new(Self {
-            open: RefCell::default(),
-            worker: Rc::new(WorkerState::new(limits)),
-            idle: RefCell::default(),
-            all_gone: Notify::new(),
-        })
+        let (open, idle, all_gone) = Default::default();
+        Rc::new(Self { open, worker: Rc::new(WorkerState::new(limits)), idle, all_gone })
     }
 
     /// Adds a connection of this listener and returns its index, for [`Connections::leave`] when it ends.
@@ -81,7 +75,7 @@ impl Connections {
     }
 
     pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
-        self.worker.limits()
+        &self.worker.limits
     }
 
     pub(super) async fn wait_for_place(&self, permit: &mut ConnectionPermit) {
@@ -91,7 +85,7 @@ impl Connections {
         let limits = self.limits();
         let _waiting = limits.wait();
         loop {
-            let mut freed = pin!(limits.freed());
+            let mut freed = pin!(limits.freed.notified());
             // From now on, no notification is missed.
             freed.as_mut().enable();
             if permit.take() {
@@ -122,7 +116,7 @@ impl Connections {
     /// Ends idle connections whenever another worker needs their places. Never returns.
     pub(super) async fn make_room_for_others(&self) {
         loop {
-            let mut asked = pin!(self.limits().asked());
+            let mut asked = pin!(self.limits().asked.notified());
             asked.as_mut().enable();
             self.make_room();
             asked.await;

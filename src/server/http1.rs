@@ -24,6 +24,7 @@ use hyper::ext::ReasonPhrase;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use framing_check::check as check_framing;
@@ -120,8 +121,8 @@ pub(super) async fn serve<H: Handler>(
             Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, messages, state)))
         }
     });
-    let io = ClientIo::new(stream.clone(), state.clone(), messages.clone());
-    let mut connection = builder.serve_connection(io, service);
+    let io = ClientIo { stream: stream.clone(), state: state.clone(), messages: messages.clone() };
+    let mut connection = builder.serve_connection(TokioIo::new(io), service);
     let mut gone = pin!(gone(stream, state));
     let ended = drive(
         state,
@@ -164,9 +165,9 @@ pub(super) async fn serve<H: Handler>(
 
 /// Returns when the connection has broken. Records if the client only ends its data before that.
 async fn gone(stream: &ClientStream, state: &ConnectionState) {
-    if !stream.closed().await {
+    if !stream.socket.closed().await {
         state.record(Event::HalfClosed);
-        stream.broken().await;
+        stream.socket.broken().await;
     }
 }
 
@@ -193,7 +194,7 @@ pub(super) fn refuse<H: Handler>(
     reason: Reason,
     is_answered: bool,
 ) {
-    let took = Duration::from_millis(state.worker().now() - state.lifecycle().since);
+    let took = Duration::from_millis(state.worker.now() - state.lifecycle().since);
     let answer = handler.refused(&HeadError { status, reason, took });
     if !is_answered && !state.lifecycle().is_unsent() {
         // The response is short. If the system does not take all of it at once, the client does not read.

@@ -64,9 +64,9 @@ pub(super) async fn serve<H: Handler>(
     state: &Rc<ConnectionState>,
 ) {
     state.record(Event::TellsItsEnd);
-    let (peer, limits) = (client.address, state.worker().limits());
-    let streams = Rc::new(Streams::new(state.worker().clone()));
-    state.set_streams(streams.clone());
+    let (peer, limits) = (client.address, &state.worker.limits);
+    let streams = Rc::new(Streams::new(state.worker.clone()));
+    *state.streams.borrow_mut() = Some(streams.clone());
     let is_proxy = client.traffic == Traffic::Decisions || limits.server().trusts(peer.ip());
     let speaks_for = if is_proxy { CLIENTS_OF_PROXY } else { 1 };
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), speaks_for);
@@ -82,7 +82,7 @@ pub(super) async fn serve<H: Handler>(
             }
             loop {
                 let Poll::Ready(next) = requests.poll_next(cx) else {
-                    match requests.grant(streams.uploads()) {
+                    match requests.grant(streams.uploads.get()) {
                         true => continue,
                         false => return Poll::Pending,
                     }
@@ -99,7 +99,7 @@ pub(super) async fn serve<H: Handler>(
     let ended = ended.await;
     let refused = io.opened().saturating_sub(served);
     if refused > 0 {
-        limits.http2_errors().refused(refused);
+        limits.http2_errors.refused_requests.add(refused);
         tracing::debug!(refused, %peer, "requests were not valid, too large, too many at once, or came after the end");
     }
     match ended {

@@ -1,8 +1,8 @@
 //! Counts the errors that HTTP/2 clients are told: of whole connections (GOAWAY) and of streams (RST_STREAM).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use h2::Reason;
+
+use crate::base::metrics::SharedCounter;
 
 /// The names of the error codes, in their order (RFC 9113, section 7), up to the last one that is ever sent.
 const NAMES: [&str; 12] = [
@@ -22,48 +22,24 @@ const NAMES: [&str; 12] = [
 
 #[derive(Debug, Default)]
 pub struct Http2Errors {
-    connections: [AtomicU64; NAMES.len()],
-    streams: [AtomicU64; NAMES.len()],
-    refused: AtomicU64,
-}
-
-impl Http2Errors {
-    pub(super) fn connection(&self, code: Reason) {
-        count(&self.connections, code);
-    }
-
-    pub(super) fn stream(&self, code: Reason) {
-        count(&self.streams, code);
-    }
-
-    pub(super) fn refused(&self, requests: u64) {
-        self.refused.fetch_add(requests, Ordering::Relaxed);
-    }
-
+    pub connections: CodeCounts,
+    pub streams: CodeCounts,
     /// Requests that the HTTP library has refused, and that have no other record.
-    pub fn refused_requests(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// By the error.
-    pub fn connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        counted(&self.connections)
-    }
-
-    /// By the error.
-    pub fn streams(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        counted(&self.streams)
-    }
+    pub refused_requests: SharedCounter,
 }
 
-fn count(counters: &[AtomicU64], code: Reason) {
-    if let Some(counter) = usize::try_from(u32::from(code)).ok().and_then(|code| counters.get(code)) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
+#[derive(Debug, Default)]
+pub struct CodeCounts([SharedCounter; NAMES.len()]);
 
-/// Without `no_error`.
-fn counted(counters: &[AtomicU64]) -> impl Iterator<Item = (&'static str, u64)> {
-    let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
-    NAMES.into_iter().zip(counts).skip(1)
+impl CodeCounts {
+    pub(super) fn count(&self, code: Reason) {
+        if let Some(counter) = usize::try_from(u32::from(code)).ok().and_then(|code| self.0.get(code)) {
+            counter.one();
+        }
+    }
+
+    /// By the error, without `no_error`.
+    pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.0.iter().map(SharedCounter::get)).skip(1)
+    }
 }

@@ -14,13 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::{Acceptor, Handler, Stage, panicked};
+use super::{Acceptor, Handler, Stage};
 use crate::net::Traffic;
 
 /// After a failed accept, which usually means that file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
-#[derive(Debug)]
 pub struct Listener {
     /// Unique in its worker, and never used again.
     pub id: usize,
@@ -29,7 +28,6 @@ pub struct Listener {
     pub traffic: Traffic,
 }
 
-#[derive(Debug)]
 pub enum ListenerChange {
     Open(Listener),
     /// The listener with this id accepts no more connections. Those that it has accepted end after the request in flight.
@@ -42,7 +40,7 @@ pub(super) struct Listeners<H> {
     acceptors: [Rc<Acceptor<H>>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
-    accepting: JoinSet<()>,
+    pub(super) accepting: JoinSet<()>,
 }
 
 struct Open {
@@ -95,14 +93,6 @@ impl<H: Handler> Listeners<H> {
             acceptor.connections.end_of_listener(id);
         });
         Ok(())
-    }
-
-    pub(super) async fn panicked(&mut self) -> io::Error {
-        panicked(&mut self.accepting).await
-    }
-
-    pub(super) async fn closed(mut self) {
-        while self.accepting.join_next().await.is_some() {}
     }
 }
 

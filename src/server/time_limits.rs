@@ -26,7 +26,6 @@ pub(super) const UNLIMITED: Coarse = Coarse::MAX;
 pub(super) const LINGERS_FOR: Coarse = 60_000;
 
 /// In milliseconds.
-#[derive(Debug)]
 pub(super) struct TimeLimits {
     pub(super) header: Coarse,
     pub(super) idle: Coarse,

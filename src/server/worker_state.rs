@@ -16,31 +16,18 @@ pub(super) type Coarse = u64;
 
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    begun: Instant,
+    pub(super) begun: Instant,
     now: Cell<Coarse>,
     /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
-    date: DateHeader,
-    limits: Arc<ConnectionLimits>,
+    pub(super) date: DateHeader,
+    pub(super) limits: Arc<ConnectionLimits>,
 }
 
 impl WorkerState {
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
-        Self {
-            begun: Instant::now(),
-            now: Cell::new(0),
-            has_idle: Cell::new(false),
-            date: DateHeader::default(),
-            limits,
-        }
-    }
-
-    pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
-        &self.limits
-    }
-
-    pub(super) fn date(&self) -> &DateHeader {
-        &self.date
+        let (now, has_idle, date) = Default::default();
+        Self { begun: Instant::now(), now, has_idle, date, limits }
     }
 
     /// As of the last check.
@@ -51,10 +38,6 @@ impl WorkerState {
     /// Reads the clock.
     pub(super) fn exact_now(&self) -> Coarse {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    pub(super) fn instant(&self, time: Coarse) -> Instant {
-        self.begun + Duration::from_millis(time)
     }
 
     pub(super) fn begin_check(&self) -> Coarse {

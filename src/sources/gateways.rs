@@ -70,7 +70,7 @@ impl Gateways {
 
     /// The number of failed lookups.
     pub fn failures(&self) -> u64 {
-        self.0.failures()
+        self.0.failures.get()
     }
 
     /// Forgets all other names.

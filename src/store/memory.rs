@@ -38,7 +38,7 @@ pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     sharding: Sharding,
     keys_per_shard: usize,
-    max_bytes: usize,
+    pub max_bytes: usize,
     bytes: AtomicUsize,
     next_sweep: AtomicU64,
     next_evicted: AtomicUsize,
@@ -287,10 +287,6 @@ impl Memory {
 
     pub fn max_keys(&self) -> usize {
         self.shards.len() * self.keys_per_shard
-    }
-
-    pub fn max_bytes(&self) -> usize {
-        self.max_bytes
     }
 
     /// How many keys were evicted while their counts mattered.

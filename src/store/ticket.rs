@@ -22,14 +22,15 @@ pub struct Ticket {
 /// A charge that is settled later.
 #[derive(Debug)]
 pub struct Reserved {
-    pub(super) place: usize,
+    /// That of the ask.
+    pub place: usize,
     pub(super) ticket: Ticket,
     /// The limit that was asked. If a reload has replaced it, another one has counted.
     pub(super) requested: Arc<Limit>,
     /// The verdict if everything is given back, for stores that cannot look it up then.
     pub(super) refunded: Option<Verdict>,
     /// Who is told what the key has used when the charge is settled.
-    pub(super) watch: Watch,
+    pub watch: Watch,
 }
 
 impl Ticket {
@@ -61,21 +62,8 @@ impl Reserved {
         any
     }
 
-    pub fn place(&self) -> usize {
-        self.place
-    }
-
     pub fn key(&self) -> Fingerprint {
         self.ticket.key
-    }
-
-    pub fn watch(&self) -> &Watch {
-        &self.watch
-    }
-
-    /// Lets somebody be told what the key has used when the charge is settled.
-    pub fn watch_by(&mut self, watch: Watch) {
-        self.watch = watch;
     }
 
     pub fn cost(&self) -> u64 {

@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::response::ResponseReader;
-use crate::base::event_stream::Reader;
 
 /// The most bytes of an incomplete part that are held. A longer part passes as it comes.
 const MAX_HELD: usize = 1 << 20;
@@ -39,7 +38,8 @@ impl StreamFilter {
         let mut passing = SmallVec::<[Bytes; 2]>::new();
         let Self { reader, hides_usage, held, has_passed, took_out } = self;
         // A line feed may belong to the end of the last event.
-        let is_between = held.is_empty() && !*has_passed && reader.events().is_some_and(Reader::is_behind_return);
+        let is_between =
+            held.is_empty() && !*has_passed && reader.events().is_some_and(|events| events.is_behind_return);
         // What comes before `until` may pass, and what comes before `from` has passed or was removed.
         let mut until = usize::from(is_between && piece.first() == Some(&b'\n'));
         let mut from = if *took_out { until } else { 0 };

@@ -189,7 +189,7 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
 
     /// Reads values that follow each other, or the elements of one.
     fn read_values(&mut self, piece: &[u8]) {
-        let before = self.json.at();
+        let before = self.json.at;
         self.read(piece);
         if let Some(end) = self.findings.part_end.take() {
             (self.ended)(end - before, false);

@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::time::Instant;
 
 use super::connection::UpstreamTunnel;
 use super::endpoint::DestinationAddress;
@@ -14,15 +13,13 @@ use super::in_flight::InFlight;
 use super::{http1, http2};
 use crate::base::deadline::Deadline;
 
-#[derive(Debug)]
 pub struct UpstreamBody {
     protocol: Protocol,
-    deadline: Option<Deadline>,
+    pub(super) deadline: Option<Deadline>,
     /// The request is in flight until this is dropped.
-    in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<InFlight>,
 }
 
-#[derive(Debug)]
 enum Protocol {
     Http1(http1::ResponseBody),
     /// Boxed because it is large.
@@ -42,15 +39,6 @@ impl From<http2::ResponseBody> for UpstreamBody {
 }
 
 impl UpstreamBody {
-    pub(super) fn until(self, end: Instant) -> Self {
-        Self { deadline: Some(Deadline::at(end)), ..self }
-    }
-
-    /// The request is in flight until the end of this body.
-    pub(super) fn count(&mut self, in_flight: InFlight) {
-        self.in_flight = Some(in_flight);
-    }
-
     pub fn server(&self) -> Option<&DestinationAddress> {
         match &self.protocol {
             Protocol::Http1(body) => body.server(),

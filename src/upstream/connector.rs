@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
 use tokio_util::either::Either;
 
 use super::endpoint::{DestinationAddress, Endpoint};
@@ -33,16 +34,12 @@ pub(super) struct Announced {
 
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
-    timeout: Duration,
-    names: Arc<Names>,
+    /// For the lookup of the name, the connection and its TLS handshake together.
+    pub(super) timeout: Duration,
+    pub(super) names: Arc<Names>,
 }
 
 impl Connector {
-    /// `timeout` is for the lookup of the name, the connection and its TLS handshake together.
-    pub(super) fn new(timeout: Duration, names: Arc<Names>) -> Self {
-        Self { timeout, names }
-    }
-
     /// Makes a stream to this endpoint. Its server is told of the client that is `announced`, and with TLS these protocols are
     /// `offered`. Does `then` with the stream, in the same time.
     ///
@@ -76,7 +73,7 @@ impl Connector {
                 stream::connect(&[*address]).await
             }
             DestinationAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
-            DestinationAddress::Unix(path) => stream::connect_unix(path).await,
+            DestinationAddress::Unix(path) => UnixStream::connect(path).await.map(Either::Right),
         }
     }
 }

@@ -37,7 +37,6 @@ use crate::server::ClientBody;
 /// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
 pub(super) enum Connection {
     /// HTTP/1.1, which nobody else uses.
     Http1(Box<UpstreamConnection>),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use super::endpoint_state::EndpointState;
 use super::load::ClientBit;
 use super::resend::RetryBudget;
 use crate::base::clock::Monotonic;
-use crate::base::metrics::HistogramSnapshot;
+use crate::base::metrics::{HistogramSnapshot, SharedCounter};
 use crate::net::tls::ConnectorTls;
 
 /// One server of an upstream. If its name has several addresses, each of them is an endpoint.
@@ -185,12 +185,12 @@ impl Endpoints {
 /// How many requests an upstream got, and which wait for a server.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamState {
-    requests: AtomicU64,
+    pub(super) requests: SharedCounter,
     budget: Mutex<RetryBudget>,
-    retries: AtomicU64,
-    refused_retries: AtomicU64,
+    pub(super) retries: SharedCounter,
+    pub(super) refused_retries: SharedCounter,
     /// For how many requests no server had room.
-    pub(super) full: AtomicU64,
+    pub(super) full: SharedCounter,
     waiting: AtomicUsize,
     /// For each configuration with waiting requests, tells the request that is sent next that an endpoint may have room.
     room: Notify,
@@ -204,27 +204,18 @@ pub struct RetryCounts {
 }
 
 impl UpstreamState {
-    pub(super) fn begin(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Records how many requests there were. Must be called every second, or a little more often.
     pub(super) fn observe(&self, now: Monotonic) {
-        self.budget.lock().observe(now.seconds(), self.requests.load(Ordering::Relaxed));
+        self.budget.lock().observe(now.seconds(), self.requests.get());
     }
 
     /// Whether one more request of this client may be sent again. At most `share` of all may be, in thousandths.
     pub(super) fn take_retry(&self, share: u32, client: ClientBit, is_alone: bool, now: Monotonic) -> bool {
-        let requests = self.requests.load(Ordering::Relaxed);
+        let requests = self.requests.get();
         let is_allowed = self.budget.lock().take(now.seconds(), requests, share, client, is_alone);
         let counter = if is_allowed { &self.retries } else { &self.refused_retries };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.one();
         is_allowed
-    }
-
-    pub(super) fn retries(&self) -> RetryCounts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        RetryCounts { sent: get(&self.retries), refused: get(&self.refused_retries) }
     }
 
     /// At most `most` requests may wait.
@@ -247,7 +238,6 @@ impl UpstreamState {
 }
 
 /// Until this is dropped, a request waits.
-#[derive(Debug)]
 pub(super) struct WaitingRequest<'a>(&'a UpstreamState);
 
 impl WaitingRequest<'_> {

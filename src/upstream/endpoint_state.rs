@@ -43,18 +43,10 @@ pub struct EndpointStatus {
 
 impl EndpointState {
     pub(super) fn new(is_checked: bool, workers: usize) -> Self {
-        let health = Health::new(is_checked);
-        Self {
-            load: Load::new(workers),
-            failures_in_row: AtomicU32::new(0),
-            failing: AtomicU64::new(0),
-            availability: AtomicU8::new(health.availability() as u8),
-            failures: AtomicU64::new(0),
-            ejections: AtomicU64::new(0),
-            failed_checks: AtomicU64::new(0),
-            health: Mutex::new(health),
-            adaptive: AdaptiveLimit::default(),
-        }
+        let (load, health) = (Load::new(workers), Health::new(is_checked));
+        let (availability, health) = (AtomicU8::new(health.availability() as u8), Mutex::new(health));
+        let (failures_in_row, failing, failures, ejections, failed_checks, adaptive) = Default::default();
+        Self { load, failures_in_row, failing, availability, failures, ejections, failed_checks, health, adaptive }
     }
 
     pub(super) fn succeeded(&self, worker: usize, client: ClientBit, now: Monotonic) {

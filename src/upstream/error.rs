@@ -163,7 +163,6 @@ impl fmt::Display for UpstreamError {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: UpstreamError,
     pub(super) ending: Ending,
@@ -188,7 +187,6 @@ impl From<UpstreamError> for Failed {
     }
 }
 
-#[derive(Debug)]
 pub(super) enum RequestBodyError {
     Client(ClientBodyError),
     TooLarge,

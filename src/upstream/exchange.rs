@@ -16,7 +16,6 @@ use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
 use crate::server::{ClientBody, ClientBodyError};
 
-#[derive(Debug)]
 pub(super) struct BodySource {
     /// `None` if there is no body, or it was taken.
     pub(super) next: Option<OutgoingBody>,
@@ -50,7 +49,6 @@ impl BodySource {
     }
 }
 
-#[derive(Debug)]
 struct Passing {
     rest: ClientBody,
     /// What has come, if it is kept to be sent again.
@@ -87,7 +85,6 @@ impl Passing {
 }
 
 /// The body in one attempt.
-#[derive(Debug)]
 pub(super) struct OutgoingBody {
     body: Rc<RefCell<Passing>>,
     /// In pieces.

@@ -43,7 +43,6 @@ fn may_trail(name: &HeaderName) -> bool {
     listed(name.as_str()).is_none_or(|(_, rules)| may(rules))
 }
 
-#[derive(Debug)]
 pub(super) struct RequestTrailers {
     /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was counted.
     counted: Arc<SingleSources>,

@@ -70,8 +70,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     connection.is_bound |= has_credentials || has_challenge(status, headers);
     let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
     connection.stall.has_begun(read_timeout);
-    let response = ResponseBody::new(connection, head, trailers.unwrap_or_default(), pool, bound);
-    Ok((status, B::from(if body.over { response } else { response.uploading(body) })))
+    let upload = (!body.over).then(|| Box::new(body));
+    Ok((status, ResponseBody::new(connection, head, trailers.unwrap_or_default(), upload, pool, bound).into()))
 }
 
 /// Sends and receives as much as is possible now. Passes interim responses on.

@@ -108,7 +108,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
             let request_body = request_body.filter(|request_body| !request_body.is_over());
             let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
             let trailers = ResponseTrailers::new(request, Box::default());
-            let body = ResponseBody::new(stream, received, rest, request_body, ends_at_length, trailers);
+            let body = ResponseBody { received, rest, request_body, ends_at_length, trailers, stream };
             *headers = head.headers;
             Ok((head.status, B::from(body)))
         }

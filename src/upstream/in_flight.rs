@@ -17,7 +17,6 @@ use crate::base::clock::{self, Monotonic};
 use crate::base::concurrency::ConcurrencyPermit;
 
 /// The request is in flight until this is dropped.
-#[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) endpoint: Arc<Endpoint>,
     worker: usize,

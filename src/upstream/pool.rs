@@ -29,7 +29,6 @@ fn usable(kept: Duration) -> Duration {
 }
 
 /// The connections of one worker that wait for a request.
-#[derive(Debug)]
 pub struct ConnectionPools {
     idle: RefCell<HashMap<usize, Idle, RandomState>>,
     pub(super) spare_buffers: Rc<SpareBuffers>,

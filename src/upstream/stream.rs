@@ -50,12 +50,6 @@ pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Socket> {
     Ok(Either::Left(socket))
 }
 
-/// # Errors
-/// When it does not exist, nobody listens there, or the gateway may not use it.
-pub(super) async fn connect_unix(path: &Path) -> io::Result<Socket> {
-    UnixStream::connect(path).await.map(Either::Right)
-}
-
 impl UpstreamStream {
     /// Takes over a socket with its place. Completes a TLS handshake if `tls` is set.
     ///
@@ -77,7 +71,7 @@ impl UpstreamStream {
             Offered::Http2 => &[ALPN_HTTP2, ALPN_HTTP1],
         };
         let protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let connector = TlsConnector::from(settings.config());
+        let connector = TlsConnector::from(settings.config.clone());
         // The state of a handshake is large. Boxed, it is freed right after the handshake.
         let handshake = Box::pin(connector.with_alpn(protocols).connect(server_name.clone(), socket));
         let tls = handshake.await.map_err(UpstreamError::Tls)?;

@@ -28,7 +28,6 @@ use crate::net::Names;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Must run on a thread's local runtime.
-#[derive(Debug)]
 pub struct UpstreamWatch {
     names: Arc<Names>,
     endpoints: Arc<Endpoints>,
@@ -39,7 +38,6 @@ pub struct UpstreamWatch {
     in_progress: JoinSet<Ended>,
 }
 
-#[derive(Debug)]
 enum Ended {
     /// The check of the endpoint with this id, which is checked again after this time.
     Check(usize, Duration),

@@ -10,7 +10,7 @@ use crate::server::{ConnectionCounts, Http2Errors};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
-    let http2 = http2_errors(view.connections.http2_errors());
+    let http2 = http2_errors(&view.connections.of(Traffic::Requests).http2_errors);
     connections(requests, decisions).into_iter().chain(http2).chain(tls(view)).collect()
 }
 
@@ -68,24 +68,24 @@ fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
         counters(
             "gateway_http2_connection_errors_total",
             "Connections of HTTP/2 clients that ended with an error (GOAWAY), by error.",
-            errors.connections().map(by_error),
+            errors.connections.by_name().map(by_error),
         ),
         counters(
             "gateway_http2_stream_errors_total",
             "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
-            errors.streams().map(by_error),
+            errors.streams.by_name().map(by_error),
         ),
         counted(
             "gateway_http2_requests_refused_total",
             "Requests of HTTP/2 clients that reached no route, because their heads were not valid or too large, or there \
              were too many at once; counted when their connection ends.",
-            errors.refused_requests(),
+            errors.refused_requests.get(),
         ),
     ]
 }
 
 fn tls(view: &View) -> [MetricFamily; 2] {
-    let (shaken, failed) = view.tls.handshakes();
+    let (shaken, failed) = (view.tls.handshakes.get(), view.tls.failed_handshakes.get());
     let config = view.config.load();
     let expiry = |identity: &Identity| {
         let seconds = usize::try_from(identity.not_after.seconds()).unwrap_or(usize::MAX);

@@ -57,7 +57,7 @@ fn own(view: &View) -> [MetricFamily; 6] {
 fn banning(view: &View) -> impl Iterator<Item = Arc<LimitMetrics>> {
     let (snapshot, limits) = (view.snapshot.load_full(), view.shared.limits());
     let bans = move |limit: &Arc<LimitMetrics>| {
-        snapshot.limits.iter().any(|table| table.name() == limit.name && table.ban().is_some())
+        snapshot.limits.iter().any(|table| table.name() == limit.name && table.ban.is_some())
     };
     limits.into_iter().filter(bans)
 }

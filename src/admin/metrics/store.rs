@@ -11,13 +11,13 @@ use crate::store::shared::{Health, Server};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let snapshot = view.snapshot.load();
-    let mut families = match snapshot.store.counters() {
+    let mut families = match &snapshot.store.counters {
         Counters::Memory(memory) => vec![
             modes(&[("memory", true)]),
             keys(memory.keys()),
             gauged("gateway_store_max_keys", "The maximum number of keys in memory.", memory.max_keys()),
             gauged("gateway_store_bytes", "Memory that the counters take.", memory.bytes()),
-            gauged("gateway_store_max_bytes", "The maximum memory for the counters: max_memory.", memory.max_bytes()),
+            gauged("gateway_store_max_bytes", "The maximum memory for the counters: max_memory.", memory.max_bytes),
             counted(
                 "gateway_store_evictions_total",
                 "Keys still in use that were evicted for others: max_keys or max_memory is too small.",

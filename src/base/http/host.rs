@@ -48,22 +48,13 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
 }
 
-/// Whether what follows a name is a port, or nothing.
+/// Whether what follows a name is a port, which may be empty, or nothing.
 fn is_port_or_nothing(rest: &[u8]) -> bool {
-    match rest {
-        [] => true,
-        [b':', digits @ ..] => is_port(digits),
-        _ => false,
-    }
-}
-
-/// Whether this is a port number or empty.
-fn is_port(digits: &[u8]) -> bool {
     let more = |port: u32, digit: &u8| {
         let port = port * 10 + u32::from(digit.wrapping_sub(b'0'));
         (digit.is_ascii_digit() && u16::try_from(port).is_ok()).then_some(port)
     };
-    digits.iter().try_fold(0, more).is_some()
+    rest.strip_prefix(b":").map_or(rest.is_empty(), |digits| digits.iter().try_fold(0, more).is_some())
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl DescribedLimit<'_> {
         }
         let counted = match (key, self.route_limit.missing) {
             (Some(key), _) => Some(key),
-            (None, Missing::Shared) => Some(self.route_limit.key.shared()),
+            (None, Missing::Shared) => Some(self.route_limit.key.shared),
             (None, Missing::Skip | Missing::Reject) => None,
         };
         let Some(counted) = counted else { return };

@@ -64,7 +64,7 @@ impl<'c> Replay<'c> {
         let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
             let all: Vec<_> = rates.limits().cloned().collect();
-            LimitStatistics::new(rates.default_limit(), &all)
+            LimitStatistics::new(&rates.default_limit, &all)
         };
         Self {
             limits: gateway.limits.iter().map(statistics).collect(),
@@ -80,7 +80,7 @@ impl<'c> Replay<'c> {
 
     /// How many keys the store evicted although they were in use.
     pub(super) fn evicted(&self) -> u64 {
-        match self.gateway.store.counters() {
+        match &self.gateway.store.counters {
             Counters::Memory(memory) => memory.evicted(),
             Counters::Shared(_) => 0,
         }
@@ -98,7 +98,7 @@ impl<'c> Replay<'c> {
         let mut asks = Asks::new();
         for PendingReservation { costs, reserved, .. } in &opened {
             let more = costs.iter().map(|(_, cost, _)| response_bytes(cost, record)).max().unwrap_or(0);
-            let limit = limits.get(reserved.place()).filter(|_| more > 0);
+            let limit = limits.get(reserved.place).filter(|_| more > 0);
             asks.extend(limit.map(|limit| reserved.ask_for(more, limit.on_limit.role())));
         }
         let Answer::Now(mut reply) = self.gateway.store.decide(&asks, record.time, 0) else { return true };
@@ -221,7 +221,7 @@ impl Request<'_> {
         if let Decision::TooCostly { place: refusing, most } = decision {
             if refusing == place {
                 let found = route_limit.key.extract(self.attributes, usize::MAX, &mut KeyCache::default());
-                let key = found.unwrap_or_else(|| route_limit.key.shared());
+                let key = found.unwrap_or(route_limit.key.shared);
                 let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
                 let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
                 statistics.add(&decided, text);

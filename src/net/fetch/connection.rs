@@ -24,7 +24,6 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 const MAX_HEAD: usize = 64 << 10;
 
 /// Dropping it closes the connection.
-#[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinSet<hyper::Result<()>>,
@@ -61,7 +60,7 @@ impl Connection {
         let Some(tls) = tls else {
             return Err(ConnectError::Tls(io::Error::other("there are no authorities to trust")));
         };
-        let connecting = TlsConnector::from(tls.config()).connect(name.clone(), stream);
+        let connecting = TlsConnector::from(tls.config.clone()).connect(name.clone(), stream);
         Self::over(connecting.await.map_err(ConnectError::Tls)?).await
     }
 

@@ -28,7 +28,8 @@ use super::trust::Authorities;
 pub struct ConnectorTls {
     authorities: Authorities,
     identity: Option<Identity>,
-    config: Arc<ClientConfig>,
+    /// New connections resume its sessions.
+    pub config: Arc<ClientConfig>,
 }
 
 impl PartialEq for ConnectorTls {
@@ -83,11 +84,6 @@ impl ConnectorTls {
         let authorities = Authorities { certificates: Arc::new([]), roots: Arc::new(RootCertStore::empty()) };
         Ok(Self { authorities, identity: None, config: Arc::new(builder.with_no_client_auth()) })
     }
-
-    /// New connections resume its sessions.
-    pub fn config(&self) -> Arc<ClientConfig> {
-        self.config.clone()
-    }
 }
 
 #[derive(Debug)]
@@ -124,7 +120,7 @@ impl ServerCertVerifier for ServerCheck {
             }
         };
         let issued = issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        if issued.is_ok() || !authorities.has(end_entity) {
+        if issued.is_ok() || !authorities.certificates.contains(end_entity) {
             return issued;
         }
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -21,6 +20,7 @@ use super::identity::Identity;
 use super::tickets::ValidTickets;
 use super::trust::ClientAuth;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
+use crate::base::metrics::SharedCounter;
 use crate::net::Traffic;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -47,18 +47,16 @@ pub enum MinVersion {
 const KINDS: usize = 3;
 const ADMIN: usize = 2;
 
-#[derive(Debug)]
+#[derive(Default)]
 pub struct ListenerTls {
     current: [ArcSwapOption<AppliedTls>; KINDS],
-    handshakes: AtomicU64,
-    failed: AtomicU64,
+    pub handshakes: SharedCounter,
+    pub failed_handshakes: SharedCounter,
 }
 
 /// What other settings need except certificates, which may change before it is applied. Nothing can fail afterwards.
-#[derive(Debug)]
 pub struct PreparedTls([Option<ServerConfig>; KINDS]);
 
-#[derive(Debug)]
 struct AppliedTls {
     /// With session tickets (RFC 5077; RFC 8446, section 4.6.1), whose keys are only in this process, and change every six hours.
     config: Arc<ServerConfig>,
@@ -73,11 +71,7 @@ impl ListenerTls {
     /// # Errors
     /// When the settings contradict what the ciphers can do.
     pub fn new(settings: [Option<&TlsSettings>; KINDS]) -> io::Result<Self> {
-        let new = Self {
-            current: [const { ArcSwapOption::const_empty() }; KINDS],
-            handshakes: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-        };
+        let new = Self::default();
         new.apply(new.prepare(settings)?, settings);
         Ok(new)
     }
@@ -113,13 +107,7 @@ impl ListenerTls {
     }
 
     pub fn count<T>(&self, shaken: &io::Result<T>) {
-        let count = if shaken.is_ok() { &self.handshakes } else { &self.failed };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Succeeded and failed ones.
-    pub fn handshakes(&self) -> (u64, u64) {
-        (self.handshakes.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+        if shaken.is_ok() { self.handshakes.one() } else { self.failed_handshakes.one() }
     }
 
     pub fn current(&self, traffic: Traffic) -> Option<Arc<ServerConfig>> {
@@ -152,7 +140,7 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(provider().clone());
     let builder = builder.with_protocol_versions(versions).map_err(io::Error::other)?;
     let builder = match &settings.client_auth {
-        Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier()),
+        Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier.clone()),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice::default()));

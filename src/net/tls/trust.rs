@@ -39,10 +39,6 @@ impl Authorities {
         Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
     }
 
-    pub(super) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
-        self.certificates.iter().any(|own| own == certificate)
-    }
-
     /// The authorities that the system trusts, without those that cannot be read, because the user of the gateway may be
     /// unable to change them.
     ///
@@ -64,7 +60,7 @@ impl Authorities {
 pub struct ClientAuth {
     authorities: Authorities,
     is_required: bool,
-    verifier: Arc<dyn ClientCertVerifier>,
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl PartialEq for ClientAuth {
@@ -83,10 +79,6 @@ impl ClientAuth {
         let builder = if is_required { builder } else { builder.allow_unauthenticated() };
         let verifier = builder.build().map_err(|_| PemError::Missing("certificate"))?;
         Ok(Self { authorities, is_required, verifier })
-    }
-
-    pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
-        self.verifier.clone()
     }
 }
 

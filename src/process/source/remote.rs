@@ -36,7 +36,8 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Remote {
     location: Location,
-    every: Duration,
+    /// Between two polls.
+    pub every: Duration,
     /// `None` if there is no folder for it.
     copy: Option<CopyFile>,
     /// Locked while the copy is being written, which a disk may delay.
@@ -63,7 +64,7 @@ struct RemoteDocument {
 }
 
 impl Remote {
-    /// `every` is the interval between polls. The copy is in the folder `state`.
+    /// The copy is in the folder `state`.
     ///
     /// # Errors
     /// What is wrong with the URL or the token, without quoting them.
@@ -74,13 +75,9 @@ impl Remote {
         Ok(Self { location, every, copy, writing: Arc::default(), state: Mutex::default(), status })
     }
 
-    pub fn every(&self) -> Duration {
-        self.every
-    }
-
     /// `None` if no copy is kept.
     pub fn copy_path(&self) -> Option<&Path> {
-        self.copy.as_ref().map(CopyFile::path)
+        self.copy.as_ref().map(|copy| &*copy.path)
     }
 
     /// Why the last fetch failed; `None` if it did not.
@@ -120,7 +117,7 @@ impl Remote {
     /// Why it cannot be used.
     pub(super) fn load_copy(&self) -> Result<Option<Config>, String> {
         let Some((copy, Saved { at, text })) = self.saved()? else { return Ok(None) };
-        let name = copy.path().display().to_string();
+        let name = copy.path.display().to_string();
         let config = Document::one(&name, text, None).config().map_err(|problems| problems.to_string())?;
         self.status.lock().copy_saved = Some(at);
         Ok(Some(config))
@@ -129,14 +126,14 @@ impl Remote {
     /// `[admin]` of the running gateway's configuration, as far as that is known: from the copy, else from the server.
     pub(super) fn load_admin(&self) -> Result<Option<Admin>, Problems> {
         if let Ok(Some((copy, Saved { text, .. }))) = self.saved() {
-            return Document::one(&copy.path().display().to_string(), text, None).admin();
+            return Document::one(&copy.path.display().to_string(), text, None).admin();
         }
         self.parsed(&self.fetch()?)?.admin()
     }
 
     fn saved(&self) -> Result<Option<(&CopyFile, Saved)>, String> {
         let Some(copy) = &self.copy else { return Ok(None) };
-        let saved = copy.read(MAX_BYTES).map_err(|error| format!("cannot read {}: {error}", copy.path().display()))?;
+        let saved = copy.read(MAX_BYTES).map_err(|error| format!("cannot read {}: {error}", copy.path.display()))?;
         Ok(saved.map(|saved| (copy, saved)))
     }
 
@@ -144,7 +141,7 @@ impl Remote {
     pub fn keep(&self) {
         let last = self.state.lock().last.clone();
         let (Some(copy), Some(RemoteDocument { text, .. })) = (self.copy.clone(), last) else { return };
-        let (path, writing) = (copy.path().display().to_string(), self.writing.clone());
+        let (path, writing) = (copy.path.display().to_string(), self.writing.clone());
         let written = Background::start("copy", WRITE_LIMIT, move |_| {
             let Some(_alone) = writing.try_lock() else {
                 return Err(io::Error::other("the previous one is still being written"));

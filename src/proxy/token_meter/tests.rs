@@ -54,7 +54,7 @@ impl Counted {
     }
 
     fn used(&self) -> u64 {
-        let Counters::Memory(memory) = self.store.counters() else { unreachable!() };
+        let Counters::Memory(memory) = &self.store.counters else { unreachable!() };
         memory.peek(&self.limit, Self::key(), clock::now()).rates[0].used
     }
 

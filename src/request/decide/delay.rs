@@ -214,7 +214,6 @@ pub struct WaitQueues {
 type Queue = BTreeMap<u64, Option<oneshot::Sender<()>>>;
 
 /// A place in a queue. Dropping it leaves the queue.
-#[derive(Debug)]
 pub struct QueueSlot {
     wait_queues: Arc<WaitQueues>,
     key: Fingerprint,

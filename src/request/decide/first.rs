@@ -47,11 +47,6 @@ impl StageRange {
     pub fn has(self, limit: &RouteLimit) -> bool {
         (self.from..=self.to).contains(&limit.stage)
     }
-
-    #[must_use]
-    pub fn without_body(self) -> Self {
-        Self { to: Stage::Tokens, ..self }
-    }
 }
 
 /// The refusal of the limits of this part, if it is known without asking a server. Nothing is charged.
@@ -108,13 +103,6 @@ impl<'a> DecisionState<'a> {
     /// The client cannot avoid the charge by leaving before the store has answered.
     fn keep_if_abandoned(&mut self) {
         self.asks[self.asked..].iter_mut().for_each(|ask| ask.if_abandoned = IfAbandoned::Stays);
-    }
-
-    /// Keeps the store's reply until the body of the request is read.
-    pub(super) fn keep_first(&mut self, reply: Reply) -> Decision {
-        self.asked = self.asks.len();
-        self.first = Some(Box::new(reply));
-        Decision::Admitted
     }
 
     /// Keeps and counts the charge from before the body was read, whatever the other limits decide.

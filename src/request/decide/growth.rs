@@ -60,7 +60,7 @@ impl OpenReservation {
     }
 
     pub fn place(&self) -> Option<usize> {
-        self.first().map(Reserved::place)
+        self.first().map(|first| first.place)
     }
 
     /// The ask for what is missing, or `with_step` for a step if that is more; `None` if enough is reserved, or nothing is
@@ -151,11 +151,11 @@ impl Growth {
 
     pub fn keep<'m>(limits: impl Iterator<Item = &'m mut OpenReservation>, mut reserved: Vec<Reserved>) {
         for open in limits {
-            let Some((place, watch)) = open.first().map(|first| (first.place(), first.watch().clone())) else {
+            let Some((place, watch)) = open.first().map(|first| (first.place, first.watch.clone())) else {
                 continue;
             };
-            for mut more in reserved.extract_if(.., |one| one.place() == place) {
-                more.watch_by(watch.clone());
+            for mut more in reserved.extract_if(.., |one| one.place == place) {
+                more.watch = watch.clone();
                 open.reserved.push(more);
             }
         }
@@ -165,7 +165,7 @@ impl Growth {
     pub fn tell<'m>(limits: impl Iterator<Item = &'m OpenReservation>, refusal: &Reply) {
         if !refusal.reached.is_empty() {
             let first = limits.filter_map(OpenReservation::first);
-            first.for_each(|first| first.watch().tell_of(&refusal.reached, first.place()));
+            first.for_each(|first| first.watch.tell_of(&refusal.reached, first.place));
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
         }
         let reserved = open.cost();
         growth.settle(&mut open, cost);
-        let Counters::Memory(memory) = store.counters() else { unreachable!() };
+        let Counters::Memory(memory) = &store.counters else { unreachable!() };
         (reserved, memory.peek(&limit, ask.key, clock::now()).rates[0].used)
     }
 

@@ -36,7 +36,7 @@ pub struct Sketch {
     least: Vec<u8>,
     floor: u64,
     /// Keys that were not counted because the sketch was being read.
-    missed: u64,
+    pub missed: u64,
 }
 
 #[derive(Debug)]
@@ -85,11 +85,6 @@ impl Sketch {
         place.count += 1;
         place.has_text = false;
         place.text.clear();
-    }
-
-    /// Counts `count` keys that are not known.
-    pub fn record_missed(&mut self, count: u64) {
-        self.missed += count;
     }
 
     pub fn clear(&mut self) {
@@ -168,6 +163,7 @@ pub struct HeavyHitter {
 #[derive(Debug, Default)]
 pub struct Ranking {
     sums: HashMap<Fingerprint, Sum, RandomState>,
+    /// How often a key that is in none of the sketches may have come, besides those that were `missed`.
     unseen: u64,
     missed: u64,
 }
@@ -198,12 +194,7 @@ impl Ranking {
         }
     }
 
-    /// How often a key that is in none of the sketches may have come.
-    pub fn unseen(&self) -> u64 {
-        self.unseen + self.missed
-    }
-
-    /// The `most` keys that came most often, by the counts that are certain. Any other key came at most [`Ranking::unseen`]
+    /// The `most` keys that came most often, by the counts that are certain. Any other key came at most `unseen + missed`
     /// times more often than the last of these, or than once if there are fewer than `most`.
     pub fn top(self, most: usize) -> Vec<HeavyHitter> {
         let (unseen, missed) = (self.unseen, self.missed);

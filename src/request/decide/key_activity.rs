@@ -83,7 +83,7 @@ impl Missed {
         for ((counter, sketch), added) in counted.into_iter().zip(&self.added) {
             let new = counter.get() - added.get();
             if new > 0 {
-                sketch.record_missed(new);
+                sketch.missed += new;
                 added.add(new);
             }
         }

@@ -146,7 +146,10 @@ impl<'a> DecisionState<'a> {
             self.reserve(input, reply);
         }
         if decision == Decision::Admitted && self.reservations.is_provisional {
-            return self.keep_first(Reply { as_of: Some(as_of), ..mem::take(reply) });
+            // The reply is kept until the body of the request is read.
+            self.asked = self.asks.len();
+            self.first = Some(Box::new(Reply { as_of: Some(as_of), ..mem::take(reply) }));
+            return decision;
         }
         if let Some(first) = self.first.take() {
             *reply = first.later(as_of).joined(mem::take(reply));
@@ -240,7 +243,7 @@ impl<'a> DecisionState<'a> {
                 (outcome.verdict, outcome.as_of, outcome.need) = (LimitVerdict::Rates(*verdict), as_of, need(*place));
             }
             if !verdict.admitted {
-                match self.over_limit(route_limit, self.reservations.worker(), *place) {
+                match self.over_limit(route_limit, self.reservations.worker, *place) {
                     Decision::Silenced(_) if decision == Decision::Rejected => {}
                     Decision::Admitted => {}
                     refused => decision = refused,
@@ -265,12 +268,12 @@ impl<'a> DecisionState<'a> {
         // Costs in bytes may be reserved only while the bytes pass.
         let nothing = self.asks[self.decided..]
             .iter()
-            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place() != ask.place));
+            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place != ask.place));
         let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
         for mut reserved in reserved.into_iter().chain(nothing) {
-            let place = reserved.place();
+            let place = reserved.place;
             if let Some(limit) = input.limits.get(place) {
-                reserved.watch_by(limit.watch(input, reserved.key()));
+                reserved.watch = limit.watch(input, reserved.key());
             }
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),

@@ -31,7 +31,7 @@ impl<'a> DecisionState<'a> {
             let found = resolved.map(|resolved| resolved.key).or_else(read);
             let key = match (found, route_limit.missing) {
                 (Some(key), _) => key,
-                (None, Missing::Shared) => route_limit.key.shared(),
+                (None, Missing::Shared) => route_limit.key.shared,
                 // A pool without a key has no room.
                 (None, Missing::Skip | Missing::Reject) if !route_limit.is_of_route => continue,
                 (None, Missing::Skip) => {
@@ -179,7 +179,7 @@ impl<'a> DecisionState<'a> {
         self.asks.push(ask);
         if let Some(used) = input.reported(place) {
             let mut reserved = Reserved::nothing(&ask);
-            reserved.watch_by(route_limit.watch(input, key));
+            reserved.watch = route_limit.watch(input, key);
             self.reservations.owe(reserved, used);
         }
         if let Some(given) = input.telling(place).filter(|descriptor| descriptor.gives_back) {

@@ -21,8 +21,8 @@ use crate::store::Replaced;
 #[derive(Clone)]
 pub struct RateTable {
     /// How many gateways share the limit; `None` if each has the full rates.
-    gateways: Option<u64>,
-    default_limit: Arc<Limit>,
+    pub gateways: Option<u64>,
+    pub default_limit: Arc<Limit>,
     /// With the names of the tiers.
     tiers: Vec<(String, Arc<Limit>)>,
     overrides: Arc<Overrides>,
@@ -33,7 +33,7 @@ pub struct RateTable {
     /// The limit's own rates, first, and those of the overrides, one set for each layout of cells.
     by_key: Vec<Arc<Limit>>,
     /// What counts refusals and bans. `None` if the limit bans no keys.
-    ban: Option<BanLimits>,
+    pub ban: Option<BanLimits>,
 }
 
 #[derive(Clone)]
@@ -110,11 +110,6 @@ impl RateTable {
         Self { by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)), temporary, ..self.clone() }
     }
 
-    /// Whether the limit is shared by as many gateways as in this configuration.
-    pub fn is_shared_like(&self, limit: &config::Limit) -> bool {
-        self.gateways == limit.gateways
-    }
-
     /// Whether its overrides from the admin API are exactly these.
     pub fn has_temporary(&self, overrides: Option<&LimitOverrides>) -> bool {
         match (&self.temporary, overrides) {
@@ -124,20 +119,12 @@ impl RateTable {
     }
 
     pub fn temporary_count(&self) -> usize {
-        self.temporary.as_ref().map_or(0, |temporary| temporary.count())
+        self.temporary.as_ref().map_or(0, |temporary| temporary.count)
     }
 
     /// The allowance that the admin API has granted a key, and its end. An override in the file comes before it.
     pub fn temporary(&self, key: Fingerprint) -> Option<(&Allowance, Instant)> {
         self.temporary.as_ref()?.find(key).map(|(granted, _, ends)| (&granted.allowance, ends))
-    }
-
-    pub fn default_limit(&self) -> &Arc<Limit> {
-        &self.default_limit
-    }
-
-    pub fn ban(&self) -> Option<&BanLimits> {
-        self.ban.as_ref()
     }
 
     pub fn name(&self) -> &str {
@@ -318,7 +305,7 @@ impl RateSelector {
     /// How many sets of rates may be selected.
     pub fn profiles(&self) -> usize {
         let RateTable { tiers, granted, temporary, .. } = &*self.rate_table;
-        1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.allowances())
+        1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.granted.len())
     }
 
     /// Selects what applies to a request whose `key` is counted. `has_key` says whether the request has a key of its own.

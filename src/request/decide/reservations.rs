@@ -43,11 +43,6 @@ pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Us
     Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
 }
 
-/// The most tokens of a request's own text, and of its parts that are not text.
-pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
-    body.map_or(0, InspectedBody::most_input)
-}
-
 pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
@@ -119,8 +114,8 @@ pub enum CostKnown {
 /// they stay charged: otherwise clients could try for free by closing their connections early. If they are dropped while the
 /// request is held, all is given back, because nothing was done for the request.
 pub struct Reservations<'a> {
-    store: &'a Store,
-    worker: usize,
+    pub store: &'a Store,
+    pub worker: usize,
     /// `None` for most requests. Boxed, it costs the others one comparison.
     open: Option<Box<OpenCharges<'a>>>,
     pub(super) is_held: bool,
@@ -157,14 +152,6 @@ type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
         Self { store, worker, open: None, is_held: false, is_provisional: false }
-    }
-
-    pub fn worker(&self) -> usize {
-        self.worker
-    }
-
-    pub fn store_name(&self) -> &'static str {
-        self.store.name()
     }
 
     /// Adds what the store has reserved for limits with these costs.
@@ -268,7 +255,7 @@ impl<'a> Reservations<'a> {
     /// Settles one reservation. Corrects the verdict of its limit if that admits the request.
     fn settle_at(&self, reserved: Reserved, cost: u64, outcomes: &mut [LimitOutcome<'_>], now: Time) {
         let found = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-            LimitVerdict::Rates(verdict) if outcome.place == reserved.place() && verdict.admitted => {
+            LimitVerdict::Rates(verdict) if outcome.place == reserved.place && verdict.admitted => {
                 Some((verdict, &mut outcome.as_of))
             }
             _ => None,

@@ -214,14 +214,13 @@ fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
     readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
 }
 
-#[derive(Debug)]
 pub(super) struct TemporaryRates {
     version: u64,
-    count: usize,
+    pub(super) count: usize,
     /// For each possible reading of a key, the index in `granted` and the end.
     by_key: HashMap<Fingerprint, (usize, Instant), RandomState>,
     /// Without duplicates.
-    granted: Vec<Arc<Granted>>,
+    pub(super) granted: Vec<Arc<Granted>>,
 }
 
 impl TemporaryRates {
@@ -250,14 +249,6 @@ impl TemporaryRates {
 
     pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.granted.iter().filter_map(|granted| granted.limit.as_ref())
-    }
-
-    pub(super) fn allowances(&self) -> usize {
-        self.granted.len()
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count
     }
 
     /// Whether these are the overrides from which it was made, unchanged.
@@ -305,7 +296,7 @@ mod tests {
         assert!(overrides.remove(limit, &parts("8")) && !overrides.remove(limit, &parts("8")));
         assert_eq!(overrides.set(limit, parts("one more"), &Allowance::Exempt, ends), Ok(()));
         let table = TemporaryRates::new(overrides.of("l").unwrap());
-        assert_eq!((table.count(), table.allowances()), (MAX_TEMPORARY, 2), "equal allowances are stored once");
+        assert_eq!((table.count, table.granted.len()), (MAX_TEMPORARY, 2), "equal allowances are stored once");
         let granted =
             |key: &str| table.find(fingerprints(limit, &parts(key))[0]).map(|(granted, ..)| &granted.allowance);
         assert_eq!(granted("7"), Some(&Allowance::Exempt));

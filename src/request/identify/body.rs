@@ -11,8 +11,7 @@ use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{
-    Api, AskedOutput, BodyPointers, Form, InputSize, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo,
-    has_other_encoding,
+    Api, BodyPointers, Form, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo, has_other_encoding,
 };
 use crate::tokens::response as usage;
 
@@ -45,7 +44,7 @@ pub struct BodyInspector {
 #[derive(Debug)]
 pub struct InspectedBody<'a> {
     inspector: &'a BodyInspector,
-    said: Inspected,
+    pub said: Inspected,
 }
 
 /// Why a body cannot be used: servers could read it in another way, so that a client could choose its key; or the response
@@ -260,14 +259,6 @@ impl InspectedBody<'_> {
     /// Like [`Self::input`], with the largest estimate for a part among the limits of the route.
     pub fn most_input(&self) -> u64 {
         self.input(self.inspector.part)
-    }
-
-    pub fn input_size(&self) -> InputSize {
-        self.said.input
-    }
-
-    pub fn asked_output(&self) -> AskedOutput {
-        self.said.output
     }
 
     /// The most tokens of output that the request allows, or `without_maximum` for each answer if it sets no maximum.

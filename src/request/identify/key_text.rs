@@ -52,7 +52,7 @@ impl KeyExtractor {
             return Vec::new();
         }
         if parts.iter().all(Vec::is_empty) {
-            let fingerprint = self.shared();
+            let fingerprint = self.shared;
             return vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: true }];
         }
         let mut readings = vec![Unfinished::default()];
@@ -190,7 +190,7 @@ mod tests {
             body: None,
             descriptors: &[],
         };
-        extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or_else(|| extractor.shared())
+        extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or(extractor.shared)
     }
 
     #[test]

@@ -43,7 +43,6 @@ pub struct TokenReader {
 }
 
 /// Counts over all routes.
-#[derive(Debug)]
 pub struct JwtMetrics {
     /// The name of the `[jwt.*]`.
     pub name: String,

@@ -71,13 +71,11 @@ pub struct TemplateInput<'a> {
     pub request_id: &'a [u8],
 }
 
-#[derive(Debug)]
 pub enum PreparedChanges {
     Fixed(HeaderChanges<HeaderValue>),
     Templates(HeaderChanges<HeaderText>),
 }
 
-#[derive(Debug)]
 pub enum CurrentChanges<'a> {
     Prepared(&'a HeaderChanges<HeaderValue>),
     Filled(Box<HeaderChanges<HeaderValue>>),

@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::message_body::Messages;
@@ -22,15 +21,9 @@ use crate::server::lifecycle::Event;
 const LARGEST_PIECE: u64 = (64 << 10) - 1;
 
 pub(super) struct ClientIo {
-    stream: ClientStream,
-    state: Rc<ConnectionState>,
-    messages: Rc<Messages>,
-}
-
-impl ClientIo {
-    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, messages: Rc<Messages>) -> TokioIo<Self> {
-        TokioIo::new(Self { stream, state, messages })
-    }
+    pub(super) stream: ClientStream,
+    pub(super) state: Rc<ConnectionState>,
+    pub(super) messages: Rc<Messages>,
 }
 
 impl AsyncRead for ClientIo {

@@ -81,7 +81,6 @@ async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
 }
 
 /// The body of one request. On drop it records whether the body was left.
-#[derive(Debug)]
 pub(in crate::server) struct MessageBody {
     received: Incoming,
     messages: Rc<Messages>,

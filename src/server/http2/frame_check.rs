@@ -40,7 +40,6 @@ impl Violation {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct FrameCheck {
     frames: Frames,
     has_settings: bool,
@@ -143,7 +142,6 @@ impl FrameCheck {
     }
 }
 
-#[derive(Debug)]
 struct Budget {
     left: u64,
     /// How many times as large as that of one client.

@@ -19,7 +19,7 @@ use super::streams::Streams;
 use crate::net::ClientStream;
 use crate::server::connection_limits::ConnectionLimits;
 use crate::server::connection_state::ConnectionState;
-use crate::server::http2_errors::Http2Errors;
+use crate::server::http2_errors::{CodeCounts, Http2Errors};
 use crate::server::lifecycle::Event;
 
 /// Clones refer to the same stream.
@@ -35,25 +35,25 @@ struct Followed {
     violation: Option<Violation>,
     sent: Frames,
     streams: Rc<Streams>,
-    /// What counts the code of the error frame that is being sent, and how many bytes of the payload come before the code
+    /// Where the code of the error frame is counted that is being sent, and how many bytes of the payload come before the code
     /// (RFC 9113, sections 6.4 and 6.8).
-    error: Option<(CountCode, usize)>,
+    error: Option<(Counts, usize)>,
     limits: Arc<ConnectionLimits>,
 }
 
-type CountCode = fn(&Http2Errors, Reason);
+type Counts = fn(&Http2Errors) -> &CodeCounts;
 
 impl MultiplexedIo {
     /// `speaks_for` is the number of clients behind this one.
     pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, streams: Rc<Streams>, speaks_for: u64) -> Self {
-        let worker = state.worker();
+        let worker = &state.worker;
         let followed = Followed {
             received: FrameCheck::new(worker.now(), speaks_for),
             violation: None,
             sent: Frames::default(),
             streams,
             error: None,
-            limits: worker.limits().clone(),
+            limits: worker.limits.clone(),
         };
         Self { stream, state, followed: Rc::new(RefCell::new(followed)) }
     }
@@ -71,7 +71,7 @@ impl MultiplexedIo {
     /// client knows which requests it may send again; a client that does not read cannot be told.
     pub(super) fn go_away(&self, code: Reason) {
         let followed = &mut *self.followed.borrow_mut();
-        followed.limits.http2_errors().connection(code);
+        followed.limits.http2_errors.connections.count(code);
         if !followed.sent.is_between() || self.state.lifecycle().is_unsent() {
             return;
         }
@@ -97,17 +97,17 @@ impl Followed {
                         kind::DATA => self.streams.sent(head.stream, head.length),
                         kind::RST_STREAM => {
                             self.streams.is_reset(head.stream);
-                            self.error = Some((Http2Errors::stream, 0));
+                            self.error = Some((|errors| &errors.streams, 0));
                         }
-                        kind::GOAWAY => self.error = Some((Http2Errors::connection, 4)),
+                        kind::GOAWAY => self.error = Some((|errors| &errors.connections, 4)),
                         _ => {}
                     }
                 }
                 Piece::Payload(_) => {
-                    if let Some((count, offset)) = self.error
+                    if let Some((counts, offset)) = self.error
                         && let Some(code) = self.sent.number(offset)
                     {
-                        count(self.limits.http2_errors(), code.into());
+                        counts(&self.limits.http2_errors).count(code.into());
                         self.error = None;
                     }
                 }
@@ -122,7 +122,7 @@ impl AsyncRead for MultiplexedIo {
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Followed { received, violation, streams, .. } = &mut *followed.borrow_mut();
-        let followed = received.follow(&buf.filled()[before..], state.worker().now());
+        let followed = received.follow(&buf.filled()[before..], state.worker.now());
         received.take_reset().for_each(|stream| streams.is_reset(stream));
         state.record(Event::HeadIsIncomplete(received.is_in_head()));
         *violation = followed.err();

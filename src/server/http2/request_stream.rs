@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use h2::ext::Protocol;
 use h2::{Reason, RecvStream, SendStream};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 
 use super::stream_io::{StreamBody, StreamTunnel};
@@ -86,7 +86,7 @@ pub(super) async fn serve<H: Handler>(
 /// if that is known.
 fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) {
     remove_hop_by_hop(headers);
-    headers.entry(header::DATE).or_insert_with(|| worker.date().at(clock::now()));
+    headers.entry(header::DATE).or_insert_with(|| worker.date.at(clock::now()));
     if let Some(length) = length {
         headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
     }
@@ -95,7 +95,7 @@ fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) 
 fn body(head: &Parts, received: RecvStream, upload: Upload, stream: &Rc<Stream>) -> StreamBody {
     let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if head.headers.get(header::EXPECT).is_some_and(is_continue) {
-        stream.expect_continue();
+        stream.expects_continue.set(true);
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -229,10 +229,12 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Why a request must not be served; `None` if it may. The HTTP library accepts heads in HTTP/2 that HTTP/1.1 has not, and
 /// upstreams would read such a request in another way than the gateway has counted it.
 fn ambiguity(head: &Parts) -> Option<&'static str> {
-    if !has_web_scheme(&head.uri) {
+    if !matches!(head.uri.scheme_str(), None | Some("http" | "https")) {
         return Some("The scheme is not http or https.");
     }
-    if head.method != Method::CONNECT && !has_absolute_path(&head.uri) {
+    // The library accepts `*`, and an empty path before a query.
+    let has_absolute_path = || head.uri.path_and_query().is_some_and(|path| path.as_str().starts_with('/'));
+    if head.method != Method::CONNECT && !has_absolute_path() {
         return Some("The path does not begin with a slash.");
     }
     if head.headers.get(header::HOST).is_some_and(HeaderValue::is_empty) {
@@ -242,15 +244,6 @@ fn ambiguity(head: &Parts) -> Option<&'static str> {
         return Some("The content-length header has no number.");
     }
     has_blank_edges(&head.headers).then_some("A header begins or ends with a blank.")
-}
-
-fn has_web_scheme(uri: &Uri) -> bool {
-    uri.scheme_str().is_none_or(|scheme| matches!(scheme, "http" | "https"))
-}
-
-/// The library accepts `*`, and an empty path before a query.
-fn has_absolute_path(uri: &Uri) -> bool {
-    uri.path_and_query().is_some_and(|path| path.as_str().starts_with('/'))
 }
 
 /// Whether a value begins or ends with a blank (RFC 9113, section 8.2.1). In HTTP/1.1 the blank does not belong to the value,

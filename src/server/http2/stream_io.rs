@@ -15,7 +15,6 @@ use super::streams::{Stream, Upload};
 use super::windows::poll_granted;
 
 /// Grants window when the returned data was used. The library checks that the body has the length that its head states.
-#[derive(Debug)]
 pub(in crate::server) struct StreamBody {
     received: RecvStream,
     stream: Rc<Stream>,
@@ -55,7 +54,8 @@ impl Body for StreamBody {
         }
         if let Some(data) = ready!(polled) {
             let data = data?;
-            self.stream.receives_body();
+            // The client does not wait for `100 Continue`.
+            self.stream.expects_continue.set(false);
             self.passed_on = data.len();
             self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
             return Poll::Ready(Some(Ok(Frame::data(data))));
@@ -81,7 +81,6 @@ impl Drop for StreamBody {
 }
 
 /// If this is dropped before both directions have ended, the stream is reset.
-#[derive(Debug)]
 pub(super) struct StreamTunnel {
     pub(super) received: RecvStream,
     pub(super) unread: Bytes,

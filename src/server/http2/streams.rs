@@ -32,11 +32,10 @@ pub(super) struct Streams {
     /// Bytes of responses that the library has got and not sent.
     unsent: RefCell<Unsent>,
     /// Bodies of requests that are not passed on completely.
-    uploads: Cell<usize>,
+    pub(super) uploads: Cell<usize>,
 }
 
 /// The body of a request that is not passed on completely, or a client's side of a tunnel.
-#[derive(Debug)]
 pub(super) struct Upload(Rc<Streams>);
 
 impl Drop for Upload {
@@ -53,7 +52,7 @@ pub(super) struct Stream {
     /// Once the response has begun, there are no interim responses.
     is_answered: Cell<bool>,
     /// Whether the client waits for `100 Continue` before it sends the body of its request.
-    expects_continue: Cell<bool>,
+    pub(super) expects_continue: Cell<bool>,
     /// How many bytes further interim responses may have.
     interim_left: Cell<usize>,
     /// Since when a part of the response waits for window.
@@ -66,13 +65,8 @@ pub(super) struct Stream {
 
 impl Streams {
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
-        Self {
-            worker,
-            waiting: RefCell::default(),
-            unsent_interim: Cell::new(0),
-            unsent: RefCell::default(),
-            uploads: Cell::new(0),
-        }
+        let (waiting, unsent_interim, unsent, uploads) = Default::default();
+        Self { worker, waiting, unsent_interim, unsent, uploads }
     }
 
     /// A stream begins, whose response is sent through `responder`.
@@ -93,10 +87,6 @@ impl Streams {
     pub(super) fn begin_upload(self: &Rc<Self>) -> Upload {
         self.uploads.set(self.uploads.get() + 1);
         Upload(self.clone())
-    }
-
-    pub(super) fn uploads(&self) -> usize {
-        self.uploads.get()
     }
 
     pub(super) fn sent(&self, stream: u32, bytes: u32) {
@@ -172,10 +162,6 @@ impl Stream {
         }
     }
 
-    pub(super) fn expect_continue(&self) {
-        self.expects_continue.set(true);
-    }
-
     /// The body of the request is asked for, and none of it has come: tells the client to send the body, if it waits for that
     /// (RFC 9110, section 10.1.1). So a client that is refused sends no body.
     pub(super) fn asks_for_body(&self) {
@@ -184,11 +170,6 @@ impl Stream {
             *head.status_mut() = StatusCode::CONTINUE;
             self.inform(head);
         }
-    }
-
-    /// A part of the request's body has come, so the client does not wait for `100 Continue`.
-    pub(super) fn receives_body(&self) {
-        self.expects_continue.set(false);
     }
 
     pub(super) fn waits(self: &Rc<Self>) {
@@ -242,7 +223,6 @@ impl RequestStream for Stream {
 
 /// Where the interim responses to a request go (RFC 9110, section 15.2), such as Early Hints. The HTTP library can send none
 /// to a client of HTTP/1.1.
-#[derive(Debug)]
 pub struct InterimResponses(pub(super) Rc<Stream>);
 
 impl InterimResponses {

@@ -236,7 +236,7 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     reload(&memory, &old, &new, NOW);
     assert!(admitted(&memory, &[ask(&new, key(1))], later(1)));
     let store = Store::from(memory).simulated();
-    let Counters::Memory(memory) = store.counters() else { unreachable!() };
+    let Counters::Memory(memory) = &store.counters else { unreachable!() };
     // A request in flight asks the previous limit.
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
     let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();

@@ -118,13 +118,19 @@ pub(super) fn encode_size(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.as_bytes());
 }
 
+#[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
+#[inline(always)]
+pub(super) fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
 pub(super) fn encode_end<'a>(trailers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        line(out, name.as_str(), value.as_bytes());
     }
     out.extend_from_slice(b"\r\n");
 }

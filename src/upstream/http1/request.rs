@@ -7,7 +7,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Method};
 use http_body::Body;
 
-use super::chunked;
+use super::chunked::{self, line};
 use crate::base::http::header_list;
 use crate::upstream::bound::is_credentials;
 use crate::upstream::connection::UpstreamConnection;
@@ -92,21 +92,11 @@ impl HeaderSink for Lines<'_> {
     }
 }
 
-#[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
-#[inline(always)]
-fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// Whether requests with this method usually have a body.
 fn expects_body(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
-#[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
     body: Option<OutgoingBody>,

@@ -18,7 +18,6 @@ use crate::upstream::header_policy::ResponseTrailers;
 use crate::upstream::pool::ConnectionPools;
 use crate::upstream::stall::{Position, Stalled};
 
-#[derive(Debug)]
 enum Rest {
     Length(u64),
     Chunked(Decoder),
@@ -27,7 +26,6 @@ enum Rest {
     Over,
 }
 
-#[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     /// `None` when it is returned to the pool.
     connection: Option<Box<UpstreamConnection>>,
@@ -49,6 +47,7 @@ impl ResponseBody {
         connection: Box<UpstreamConnection>,
         ResponseHead { reason, end, keep_alive, .. }: ResponseHead,
         trailers: ResponseTrailers,
+        request_body: Option<Box<RequestBody>>,
         (pools, server): (&Rc<ConnectionPools>, usize),
         bound: Option<Rc<BoundConnections>>,
     ) -> Self {
@@ -58,12 +57,7 @@ impl ResponseBody {
             BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
         let (connection, pools) = (Some(connection), pools.clone());
-        Self { connection, rest, request_body: None, keep_alive, trailers, pools, server, reason, bound }
-    }
-
-    pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
-        self.request_body = Some(Box::new(request_body));
-        self
+        Self { connection, rest, request_body, keep_alive, trailers, pools, server, reason, bound }
     }
 
     pub(in crate::upstream) fn server(&self) -> Option<&DestinationAddress> {

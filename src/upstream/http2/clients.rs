@@ -36,7 +36,6 @@ struct ClientCounts {
 }
 
 /// A request of a client, which is in flight until this is dropped.
-#[derive(Debug)]
 pub(super) struct ClientRequest {
     client: Rc<ClientCounts>,
     /// The number of requests as which it counts.

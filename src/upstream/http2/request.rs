@@ -76,7 +76,6 @@ impl HeaderSink for Headers {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
     body: Option<OutgoingBody>,

@@ -59,30 +59,18 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
     Ok(Some(length))
 }
 
-#[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
-    received: RecvStream,
-    rest: Rest,
+    pub(super) received: RecvStream,
+    pub(super) rest: Rest,
     /// The request's body, while it is still being sent.
-    request_body: Option<RequestBody>,
+    pub(super) request_body: Option<RequestBody>,
     /// Whether the client cannot get trailers after a body of a stated length, as in HTTP/1.1.
-    ends_at_length: bool,
-    trailers: ResponseTrailers,
-    stream: OpenStream,
+    pub(super) ends_at_length: bool,
+    pub(super) trailers: ResponseTrailers,
+    pub(super) stream: OpenStream,
 }
 
 impl ResponseBody {
-    pub(super) fn new(
-        stream: OpenStream,
-        received: RecvStream,
-        rest: Rest,
-        request_body: Option<RequestBody>,
-        ends_at_length: bool,
-        trailers: ResponseTrailers,
-    ) -> Self {
-        Self { received, rest, request_body, ends_at_length, trailers, stream }
-    }
-
     pub(in crate::upstream) fn server(&self) -> &DestinationAddress {
         &self.stream.connection.peer
     }

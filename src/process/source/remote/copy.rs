@@ -20,7 +20,7 @@ const LONGEST_LINE: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct CopyFile {
     folder: StateFolder,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     identity: Hash,
 }
 
@@ -36,10 +36,6 @@ impl CopyFile {
         // Gateways with other URLs may use the same folder.
         let name = format!("config-{}.toml", &identity.to_hex()[..16]);
         Self { folder: StateFolder::new(folder, ""), path: folder.join(name), identity }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Replaces the copy.
@@ -100,16 +96,16 @@ mod tests {
             assert_eq!(copy.read(100).unwrap().unwrap(), Saved { at: NOW, text: text.to_owned() });
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(copy.path()), mode(&below)), (0o600, 0o700));
+        assert_eq!((mode(&copy.path), mode(&below)), (0o600, 0o700));
         assert_eq!(fs::read_dir(&below).unwrap().count(), 1, "nothing else is left");
 
         let other = CopyFile::new(&below, blake3::hash(b"two"));
         assert_eq!(other.read(100).unwrap(), None);
-        fs::copy(copy.path(), other.path()).unwrap();
+        fs::copy(&copy.path, &other.path).unwrap();
         assert!(other.read(100).is_err());
         assert!(copy.read(100).unwrap().is_some());
         for (mode, is_used) in [(0o620, false), (0o602, false), (0o644, true)] {
-            fs::set_permissions(copy.path(), fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&copy.path, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(copy.read(100).is_ok(), is_used, "mode {mode:o}");
         }
         copy.write(&[b'#'; 1000], NOW).unwrap();
@@ -121,7 +117,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let copy = CopyFile::new(folder.path(), blake3::hash(b"one"));
         copy.write(b"[server]\n", NOW).unwrap();
-        let whole = fs::read(copy.path()).unwrap();
+        let whole = fs::read(&copy.path).unwrap();
         for at in 0..whole.len() {
             let mut broken = whole.clone();
             broken[at] ^= 1;

@@ -20,7 +20,6 @@ use crate::upstream::stall::StallTimer;
 /// 20 resets that they have not read.
 const AT_ONCE: usize = 10;
 
-#[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
     pub(in crate::upstream::http2) connection: Rc<Http2Connection>,
     pub(super) client: ClientRequest,
@@ -90,7 +89,6 @@ impl Drop for OpenStream {
     }
 }
 
-#[derive(Debug)]
 pub(in crate::upstream::http2) struct Upload(Rc<State>);
 
 impl Drop for Upload {
