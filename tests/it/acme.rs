@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -159,6 +159,8 @@ fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
         (AcmeMood::Defers("Retry-After: 7200\r\n"), "away", "timed out", 7200..7201),
         (AcmeMood::Defers("Retry-After: 18446744073709551615\r\n"), "away", "timed out", WEEK..WEEK + 1),
         (AcmeMood::Says(503, "Retry-After: 30\r\n", "<html>"), "away", "the server answers 503", 30..31),
+        (AcmeMood::Closes(503), "away", "the server answers 503", 4..6),
+        (AcmeMood::Closes(429), "limited", "the server answers 429", 240..301),
         (AcmeMood::Says(500, "", "busy"), "away", "the server answers 500", 4..6),
         (AcmeMood::Says(400, "", NONCE), "away", "it was lost", 4..6),
         (AcmeMood::Says(403, "", REFUSED), "refused", "not this name", 240..301),
@@ -191,6 +193,35 @@ fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
     });
 }
 
+/// The file with the moment until which the authority must not be asked.
+fn wait_in(state: &Path) -> Option<PathBuf> {
+    let folders = fs::read_dir(state.join("acme")).unwrap();
+    let mut files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    files.find_map(|file| Some(file.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "wait")))
+}
+
+#[test]
+fn a_pause_within_an_order_is_known_after_a_restart_and_one_of_a_wrong_clock_is_none() {
+    let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
+    server.set(AcmeMood::Defers("Retry-After: 3600\r\n"));
+    let text = server.config(&["a.test"], "", &everything());
+    let gateway = start(state.path(), &text);
+    until("the authority has asked to wait", Duration::from_secs(20), || {
+        !server.orders().is_empty() && wait_in(state.path()).is_some()
+    });
+    drop(gateway);
+    server.set(AcmeMood::Issues);
+    let gateway = start(state.path(), &text);
+    let told = gateway.wait_message("the authority has asked to wait before an order");
+    assert!((3000..=3600).contains(&told["again_in_seconds"].as_u64().unwrap()), "{told}");
+    assert_eq!(server.orders().len(), 1);
+    drop(gateway);
+    let far = unix().as_secs() + 60 * 86_400;
+    fs::write(wait_in(state.path()).unwrap(), format!("{far}\n")).unwrap();
+    let gateway = start(state.path(), &text);
+    serves(&gateway, &server, "a.test");
+}
+
 #[test]
 fn a_restart_keeps_to_what_the_authority_has_asked_for() {
     let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
@@ -201,14 +232,7 @@ fn a_restart_keeps_to_what_the_authority_has_asked_for() {
     // The authority refused, so the pause is longer than the wait that it asks for.
     assert!(told["again_in_seconds"].as_u64().unwrap() > 200, "{told}");
     drop(gateway);
-    let mut waits = fs::read_dir(state.path().join("acme"))
-        .unwrap()
-        .flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
-    let wait = waits
-        .find(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "wait"))
-        .unwrap()
-        .unwrap()
-        .path();
+    let wait = wait_in(state.path()).unwrap();
     // Nothing is ordered before the moment in the file.
     let moment = unix().as_secs() + 3;
     fs::write(wait, format!("{moment}\n")).unwrap();

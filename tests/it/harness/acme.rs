@@ -26,6 +26,8 @@ pub(crate) enum AcmeMood {
     Looks,
     /// Answers an order with this status, more fields and a body.
     Says(u16, &'static str, &'static str),
+    /// Has no directory: answers with this status and a problem document.
+    Closes(u16),
     /// Leaves an order pending, and reports that with more fields.
     Defers(&'static str),
     /// Reports that the gateway does not answer.
@@ -155,6 +157,9 @@ impl Shared {
         let parts: Vec<_> = request.target.trim_start_matches('/').split('/').collect();
         let number = || parts[1].parse::<usize>().unwrap();
         let (status, location, body) = match (parts[0], state.mood) {
+            ("directory", AcmeMood::Closes(status)) => {
+                (status, None, json!({ "type": "urn:ietf:params:acme:error:serverInternal", "detail": "closed" }))
+            }
             ("directory", _) => {
                 let at = |path: &str| format!("{base}/{path}");
                 (200, None, json!({ "newNonce": at("nonce"), "newAccount": at("account"), "newOrder": at("order") }))
