@@ -25,6 +25,10 @@ const fn kinds() -> [u8; 256] {
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     // Only IPv6 addresses contain colons.
     let plain = authority.bytes().position(|byte| KINDS[usize::from(byte)] != 0).unwrap_or(authority.len());
+    let (name, rest) = authority.split_at(plain);
+    if !matches!(name.as_bytes(), [] | [.., b'.']) && is_port_or_nothing(rest.as_bytes()) {
+        return Some(Cow::Borrowed(name));
+    }
     let end = match authority.as_bytes().get(plain) {
         None | Some(b':') => plain,
         _ if authority.starts_with('[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),
@@ -50,11 +54,15 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
 
 /// Whether what follows a name is a port, which may be empty, or nothing.
 fn is_port_or_nothing(rest: &[u8]) -> bool {
-    let more = |port: u32, digit: &u8| {
-        let port = port * 10 + u32::from(digit.wrapping_sub(b'0'));
-        (digit.is_ascii_digit() && u16::try_from(port).is_ok()).then_some(port)
-    };
-    rest.strip_prefix(b":").map_or(rest.is_empty(), |digits| digits.iter().try_fold(0, more).is_some())
+    match rest {
+        [b':', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => match digits.len() {
+            0..5 => true,
+            // Numbers of one length compare like their digits.
+            5 => *digits <= b"65535"[..],
+            _ => false,
+        },
+        rest => rest.is_empty(),
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +80,8 @@ mod tests {
             ("[::1]", "[::1]"),
             ("[2001:DB8::A]:443", "[2001:db8::a]"),
             ("a_b-1.c", "a_b-1.c"),
+            ("a:65535", "a"),
+            ("a:00080", "a"),
         ] {
             assert_eq!(normal(written).as_deref(), Some(name), "{written}");
         }
@@ -83,6 +93,7 @@ mod tests {
             ":80",
             "a:b",
             "a:65536",
+            "a:000080",
             "a:+80",
             "a:80:90",
             "a b",
