@@ -2,6 +2,8 @@
 //! lives for a second. So a server that refuses something says so here and not in reply to a request. A node of a cluster is asked
 //! where the slots are; one without slots only learns the scripts.
 
+use std::mem;
+
 use memchr::memmem;
 
 use super::super::connection::Socket;
@@ -30,13 +32,16 @@ pub(super) async fn open(valkey: &Valkey, address: &str, tries: bool) -> Result<
     if login.database > 0 {
         commands.push(vec!["SELECT", &database]);
     }
-    ask(&mut socket, &commands, login.cluster).await?;
     if let Some(slots) = slots {
+        // Only then it is known which key this node can be tried with.
+        ask(&mut socket, &mem::take(&mut commands), login.cluster).await?;
         let question = frames::written(&["CLUSTER", "SLOTS"]);
         slots.send_replace(socket.ask(question, |input| parts(input, address)).await?);
     }
-    if tries && let Some(name) = valkey.probe(address) {
-        ask(&mut socket, &trial(&name), login.cluster).await?;
+    let name = valkey.probe(address).filter(|_| tries);
+    commands.extend(name.iter().flat_map(|name| trial(name)));
+    if !commands.is_empty() {
+        ask(&mut socket, &commands, login.cluster).await?;
     }
     Ok(socket)
 }
