@@ -83,8 +83,8 @@ impl Counting for TokenBucket {
         drained(rate, self.units(), now.micros().saturating_sub(self.moment)) == 0
     }
 
-    /// A sum of charges since some moment was admitted by a bucket of its own. Of what that one had no room for at once, as much
-    /// has drained since. Otherwise gateways that could not count together for a while would refuse for as long after that.
+    /// A sum of charges since some moment was admitted by a bucket of its own. What that one had no room for at once may have
+    /// drained since. Otherwise gateways that could not count together for a while would refuse for as long after that.
     fn charge(&mut self, context: &mut Context<'_>, Charge { now, cost, since }: Charge) {
         // A charge that is made again was in the bucket all the time.
         if since.is_none()
@@ -93,9 +93,10 @@ impl Counting for TokenBucket {
             low_water.note(self.moment, self.units());
         }
         let (rate, charged) = (context.rate, units(context.rate, cost));
-        let left = drained(rate, charged, since.map_or(0, |since| now.micros_since(since)));
-        let used = self.units().saturating_add(charged.min(left.max(units(rate, rate.capacity()))));
-        self.set_used(used.min(units(context.rate, MAX_COUNT)));
+        let left = since.map_or(charged, |since| {
+            drained(rate, charged, now.micros_since(since)).max(charged.min(units(rate, rate.capacity())))
+        });
+        self.set_used(self.units().saturating_add(left).min(units(rate, MAX_COUNT)));
     }
 
     fn used(&self, StateView { rate, .. }: StateView<'_>) -> u64 {

@@ -170,6 +170,8 @@ impl<'a> FreeSockets<'a> {
 mod tests {
     use std::ptr;
 
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     #[test]
@@ -187,17 +189,17 @@ mod tests {
     #[test]
     fn a_socket_serves_its_address_or_all() {
         let bound = |address: &str| TcpListener::bind(address).unwrap();
-        let dual = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).unwrap();
-        dual.set_only_v6(false).unwrap();
-        dual.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).unwrap();
-        dual.listen(1).unwrap();
-        let only_v6 = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).unwrap();
-        let four = bound("0.0.0.0:0");
-        let port = four.local_addr().unwrap().port();
-        only_v6.set_only_v6(true).unwrap();
-        only_v6.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()).unwrap();
-        only_v6.listen(1).unwrap();
-        let all = InheritedSockets { tcp: vec![dual.into(), only_v6.into(), four, bound("127.0.0.1:0")], unix: vec![] };
+        let of_ipv6 = |only_v6, port| {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+            socket.set_only_v6(only_v6).unwrap();
+            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()).unwrap();
+            socket.listen(1).unwrap();
+            TcpListener::from(socket)
+        };
+        let of_ipv4 = bound("0.0.0.0:0");
+        let port = of_ipv4.local_addr().unwrap().port();
+        let tcp = vec![of_ipv6(false, 0), of_ipv6(true, port), of_ipv4, bound("127.0.0.1:0")];
+        let all = InheritedSockets { tcp, unix: Vec::new() };
         let ports: Vec<u16> = all.tcp.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
         let taken = |wanted: &[(&str, u16)]| {
             let mut free = all.free();

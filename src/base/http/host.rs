@@ -25,10 +25,6 @@ const fn kinds() -> [u8; 256] {
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     // Only IPv6 addresses contain colons.
     let plain = authority.bytes().position(|byte| KINDS[usize::from(byte)] != 0).unwrap_or(authority.len());
-    let (name, rest) = authority.split_at(plain);
-    if !matches!(name.as_bytes(), [] | [.., b'.']) && is_port_or_nothing(rest.as_bytes()) {
-        return Some(Cow::Borrowed(name));
-    }
     let end = match authority.as_bytes().get(plain) {
         None | Some(b':') => plain,
         _ if authority.starts_with('[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),

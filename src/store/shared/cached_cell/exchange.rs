@@ -109,7 +109,7 @@ impl CachedCell {
             if learned.is_foreign {
                 self.shared = Some(*now);
             }
-            // It would be refused for ever.
+            // A blocked item refuses every write: trying again would never end.
             let written = if learned.is_blocked { Some(Written::Failed) } else { answer.state_written() };
             written.into_iter().for_each(|written| filled.note(written));
         }
@@ -148,7 +148,9 @@ impl CachedCell {
     /// Learns a counter that was read; `None` if it is missing. What is no number counts as missing. Returns 1 if it should not be.
     fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
         let count = item.and_then(|item| item.count());
-        if let Some(count) = count.filter(|_| item.is_some_and(|item| self.resets.is_certain(&item))) {
+        if let (Some(item), Some(count)) = (item, count)
+            && self.resets.is_certain(&item)
+        {
             let most = count.saturating_add_signed(self.counters.pending(id));
             self.cell.correct(id.rate, id.bucket, |cached| cached.min(most));
         }

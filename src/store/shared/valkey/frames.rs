@@ -60,7 +60,11 @@ fn line(kind: u8, number: usize, out: &mut Vec<u8>) {
         // Nearly all numbers. `itoa` takes several times as long.
         0..10 => out.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
         10..100 => out.extend_from_slice(&[kind, digit(number / 10), digit(number), b'\r', b'\n']),
-        _ => out.extend_from_slice(&[&[kind], itoa::Buffer::new().format(number).as_bytes(), b"\r\n"].concat()),
+        _ => {
+            out.push(kind);
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
     }
 }
 
