@@ -6,16 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Response, align, every_store, limited, unix};
+use crate::harness::{Client, Gateway, Response, every_store, limited, unix};
 
 /// Without a log, so a request needs only its response.
 fn quiet(rest: &str) -> Gateway {
     Gateway::with_log("access = false", rest)
-}
-
-/// Waits until a minute of the day is left, in which a daily quota is not renewed.
-fn align_day() {
-    align(Duration::from_secs(86_400), Duration::from_secs(60));
 }
 
 fn number(response: &Response, header: &str) -> u64 {
@@ -37,7 +32,6 @@ fn get(fields: &str) -> String {
 
 #[test]
 fn each_refusal_is_the_same_and_is_counted() {
-    align_day();
     every_store(|store| {
         for (name, start) in [("logged", Gateway::start as fn(&str) -> Gateway), ("quiet", quiet)] {
             let rest = limited(&format!("header:{name}"), "3/d", "headers = \"both\"");
@@ -81,7 +75,6 @@ fn each_refusal_is_the_same_and_is_counted() {
 
 #[test]
 fn each_refusal_has_a_line_in_the_log() {
-    align_day();
     let gateway = Gateway::start(&limited("global", "1/d", "body = \"no\""));
     let mut client = gateway.client();
     statuses(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 20);
@@ -127,7 +120,6 @@ fn the_date_and_the_wait_change_with_time() {
 
 #[test]
 fn other_requests_on_the_same_connection_are_not_affected() {
-    align_day();
     every_store(|store| {
         let gateway = quiet(&format!("{store}{}", limited("header:k", "2/d", "")));
         let mut client = gateway.client();
@@ -153,7 +145,6 @@ fn other_requests_on_the_same_connection_are_not_affected() {
 
 #[test]
 fn any_kind_of_request_may_be_repeated() {
-    align_day();
     let limits =
         "[limits.a]\nkey = \"global\"\nrates = [\"1/d\", \"1/m\"]\n[limits.b]\nkey = \"global\"\nrates = [\"9/d\"]\n";
     let route = "[[routes]]\npath = \"/*\"\nlimits = [\"b\", \"a\"]\nrespond = { status = 200 }\n";
@@ -183,7 +174,6 @@ fn any_kind_of_request_may_be_repeated() {
 
 #[test]
 fn a_raised_limit_holds_at_once() {
-    align_day();
     let gateway = quiet(&limited("global", "2/d", ""));
     let mut client = gateway.client();
     assert_eq!(statuses(&mut client, &get(""), 6), [200, 200, 429, 429, 429, 429]);
@@ -194,7 +184,6 @@ fn a_raised_limit_holds_at_once() {
 
 #[test]
 fn a_new_route_applies_at_once() {
-    align_day();
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/d\"]\n";
     let route = |path: &str, limits: &str| {
         format!("[[routes]]\npath = \"{path}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")

@@ -217,7 +217,7 @@ mod alone {
             sleep(Duration::from_millis(4100));
             let last = client.get("/in");
             assert_eq!(last.status, 429, "the day allows four: {store}");
-            assert!(retry_after(&last) > 60, "{last:?}");
+            assert!(retry_after(&last) > 4, "longer than the short window refuses: {last:?}");
         });
     }
 

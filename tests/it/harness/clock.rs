@@ -1,5 +1,6 @@
 //! Waits for a condition, or for a moment of the Unix clock.
 
+use std::sync::Once;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,4 +27,11 @@ pub(crate) fn align(window: Duration, left: Duration) {
     if rest < left {
         sleep(rest + Duration::from_millis(5));
     }
+}
+
+/// Waits, once in a test, until the current hour has a while to go, so that rates by the hour and by the day do not begin a new
+/// bucket in the middle of the test.
+pub(crate) fn align_hour() {
+    static ALIGNED: Once = Once::new();
+    ALIGNED.call_once(|| align(Duration::from_secs(3600), Duration::from_secs(45)));
 }

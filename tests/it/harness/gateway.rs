@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::clock::until;
+use super::clock::{align_hour, until};
 use super::process;
 
 /// For a start, a reload or an end on a busy machine.
@@ -166,6 +166,7 @@ impl Gateway {
 
     #[track_caller]
     fn spawn(mut command: Command, config: PathBuf, directory: TempDir, [has_http, has_admin]: [bool; 2]) -> Self {
+        align_hour();
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
