@@ -364,7 +364,7 @@ fn who_does_not_read_delays_nobody() {
     for _ in 0..20 {
         let begun = Instant::now();
         assert_eq!((gateway.admin("/healthz").status, gateway.client().get("/").status), (200, 200));
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
     slow.last_mut().unwrap().read_exact(&mut [0; 12]).unwrap();
 }

@@ -448,7 +448,7 @@ fn a_text_of_one_long_line_is_told_in_short() {
 
 #[test]
 fn many_mistakes_on_one_long_line_are_told_in_short() {
-    let routes = "{}, ".repeat(200_000);
+    let routes = "{}, ".repeat(100_000);
     refused(Answer::Bytes(ok(&format!("routes = [{routes}]"), "")), "and ");
 }
 

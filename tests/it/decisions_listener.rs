@@ -93,7 +93,7 @@ fn a_reload_opens_and_closes_it() {
 
 #[test]
 fn a_drain_answers_the_question_that_waits() {
-    let delayed = "[limits.l]\nkey = \"global\"\nrates = [\"1/4s\"]\non_limit = \"delay\"\nmax_delay = \"20s\"\n[[routes]]\n\
+    let delayed = "[limits.l]\nkey = \"global\"\nrates = [\"1/8s\"]\non_limit = \"delay\"\nmax_delay = \"20s\"\n[[routes]]\n\
                    path = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
     let decisions = "[decisions]\nlisten = \"127.0.0.1:0\"\n";
     let mut gateway = Gateway::with_server("listen = []", &format!("{decisions}{delayed}"));
