@@ -193,7 +193,12 @@ pub async fn run<H: Handler>(
     let [requests, decisions] = acceptors.map(|acceptor| acceptor.connections.clone());
     tokio::select! {
         ((), ()) = async { tokio::join!(requests.drain(), decisions.drain()) } => Ok(0),
-        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(requests.requests() + decisions.requests()),
+        _ = stage.wait_for(|stage| *stage == Stage::Over) => {
+            let in_flight = requests.requests() + decisions.requests();
+            // What has passed of their bodies is charged while the store still takes it.
+            tokio::join!(requests.cut_off(), decisions.cut_off());
+            Ok(in_flight)
+        }
     }
 }
 
@@ -242,7 +247,8 @@ impl<H: Handler> Acceptor<H> {
         let client = ConnectedClient { address, tls: None, traffic: self.traffic };
         let (index, state) = self.connections.enter(listener);
         let registration = Registration { connections: self.connections.clone(), index, place };
-        spawn_local(serve(stream, client, self.clone(), tls, registration, state));
+        let task = spawn_local(serve(stream, client, self.clone(), tls, registration, state));
+        self.connections.runs(index, task.abort_handle());
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::Notify;
+use tokio::task::{AbortHandle, yield_now};
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
@@ -31,6 +32,8 @@ pub(super) struct Connections {
 struct OpenConnection {
     listener: usize,
     state: Rc<ConnectionState>,
+    /// `None` until its task has been spawned.
+    task: Option<AbortHandle>,
 }
 
 /// Checks during the shortest limit. A limit is exceeded by at most an eighth.
@@ -48,7 +51,13 @@ impl Connections {
     /// Adds a connection of this listener and returns its index, for [`Connections::leave`] when it ends.
     pub(super) fn enter(&self, listener: usize) -> (usize, Rc<ConnectionState>) {
         let state = Rc::new(ConnectionState::new(self.worker.clone()));
-        (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone() }), state)
+        (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone(), task: None }), state)
+    }
+
+    pub(super) fn runs(&self, index: usize, task: AbortHandle) {
+        if let Some(connection) = self.open.borrow_mut().get_mut(index) {
+            connection.task = Some(task);
+        }
     }
 
     pub(super) fn leave(&self, index: usize) {
@@ -177,6 +186,14 @@ impl Connections {
             }
             gone.await;
         }
+    }
+
+    /// Ends every connection at once. Returns when their requests have ended, too.
+    pub(super) async fn cut_off(&self) {
+        self.open.borrow().iter().filter_map(|(_, connection)| connection.task.as_ref()).for_each(AbortHandle::abort);
+        self.drain().await;
+        // Requests of HTTP/2 have tasks of their own, which run now that their connections are gone.
+        yield_now().await;
     }
 
     pub(super) fn requests(&self) -> usize {

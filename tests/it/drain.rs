@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::bytes::{self, PATIENCE, files, settles_at};
+use crate::harness::http2::{self, RawHttp2, kind};
 use crate::harness::{Client, Gateway, Software, Upstream, limited, reply, until, with_each_server};
 
 /// Sends one response for every message of the test.
@@ -218,6 +220,31 @@ fn a_request_whose_head_has_begun_is_answered() {
     }
 }
 
+fn what_is_cut_off_costs_what_has_passed_of_it(software: Software) {
+    let (server, upstream) = (software.start(), files());
+    let rest = server.store_with("timeout = \"5s\"")
+        + &bytes::limit("100000B", "bytes = \"request\"")
+        + &format!("{}limits = [\"l\"]\n", upstream.everything());
+    let mut gateway = Gateway::with_server("drain_timeout = \"100ms\"", &rest);
+    let mut client = gateway.client();
+    client.send(format!("PUT /0 HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n{}", "x".repeat(1000)));
+    let mut multiplexed = RawHttp2::connect(gateway.http, &[]);
+    let head: [(&[u8], &[u8]); 5] = [
+        (b":method", b"PUT"),
+        (b":scheme", b"http"),
+        (b":authority", b"a"),
+        (b":path", b"/0"),
+        (b"content-length", b"20000"),
+    ];
+    multiplexed.send(&http2::headers(1, 0, &head)).unwrap();
+    multiplexed.send(&http2::frame(kind::DATA, 0, 1, &[b'x'; 500])).unwrap();
+    until("both are reserved", PATIENCE, || bytes::left(&gateway) == 20_000);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    settles_at(&Gateway::start(&rest), 98_500);
+}
+
 with_each_server! {
     all_admissions_are_written_before_the_end
+    what_is_cut_off_costs_what_has_passed_of_it
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use socket2::SockRef;
 
+use crate::bytes::{self, files};
 use crate::harness::{Client, Gateway, Upstream, every_store, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: h\r\nX-Key: k\r\n\r\n";
@@ -227,6 +228,28 @@ fn what_a_pool_was_charged_for_a_held_request_is_given_back_to_it() {
         leaving.into_iter().for_each(reset);
         until("it is given back", Duration::from_secs(10), || counts() == [6, 6, 0]);
         assert_eq!(upstream.received().len(), 6, "{store}");
+    });
+}
+
+#[test]
+fn bytes_of_a_held_request_are_charged_once() {
+    every_store(|store| {
+        let upstream = files();
+        let slowed = limit("slowed", "slow = { from = 0.01, up_to = \"100ms\" }");
+        let cut = bytes::limit("100000B", "bytes = \"both\", on_exhausted = \"cut\"");
+        let routes = format!("{}limits = [\"l\", \"slowed\"]\n", upstream.everything());
+        let gateway = Gateway::start(&format!("{store}{slowed}{cut}{routes}"));
+        let mut client = gateway.client();
+        let upload = format!(
+            "PUT /10000 HTTP/1.1\r\nHost: h\r\nX-Key: k\r\nContent-Length: 20000\r\n\r\n{}",
+            "x".repeat(20_000)
+        );
+        for passed in [30_000, 60_000] {
+            let response = client.call(&*upload);
+            assert_eq!((response.status, response.body.len()), (200, 10_000), "{store}");
+            assert_eq!(gateway.used("l", "127.0.0.1"), passed, "{store}");
+        }
+        assert_eq!(decisions(&gateway, "slowed", "delayed"), 1, "the second one was held");
     });
 }
 

@@ -137,14 +137,19 @@ impl<'a> DecisionState<'a> {
 
     /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) -> Decision {
+        if !reply.reserved.is_empty() || self.undecided().iter().any(|ask| ask.settles) {
+            self.reserve(input, reply);
+        }
+        self.conclude_reserved(input, reply)
+    }
+
+    /// The same if [`Self::reserve`] has been called already.
+    pub(super) fn conclude_reserved(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(&reply.verdicts, as_of);
         let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
-        if !reply.reserved.is_empty() || self.asks[self.decided..].iter().any(|ask| ask.settles) {
-            self.reserve(input, reply);
-        }
         if decision == Decision::Admitted && self.reservations.is_provisional {
             // The reply is kept until the body of the request is read.
             self.asked = self.asks.len();
@@ -262,7 +267,8 @@ impl<'a> DecisionState<'a> {
         self.asks.iter().filter(is_for).map(|ask| (&limits[ask.place].cost, ask.cost))
     }
 
-    /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
+    /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged. Call it
+    /// once, because costs in bytes begin here.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         let reserved = mem::take(&mut reply.reserved);
         // Costs in bytes may be reserved only while the bytes pass.

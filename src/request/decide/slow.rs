@@ -76,7 +76,7 @@ pub(super) async fn hold<'a>(
         return decision;
     }
     state.reservations.end_hold(clock::now);
-    state.conclude(input, &mut reply)
+    state.conclude_reserved(input, &mut reply)
 }
 
 /// Separates the queues of held requests from those of requests that wait for room.
