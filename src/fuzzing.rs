@@ -261,19 +261,15 @@ fn answers_of(protocol: &dyn Protocol, bytes: &[u8]) {
         ["a", "b", "c", "d"].into_iter().for_each(|read| commands.read(&name(read)));
         commands.finish(&mut Vec::new())
     };
-    let mut at_once = reader();
-    let whole = at_once.read(bytes);
+    let whole = reader().read(bytes);
     for step in [1, 7, 64] {
         let mut in_pieces = reader();
         let ends = (0..bytes.len()).step_by(step).chain([bytes.len()]);
         let last = ends.map(|end| in_pieces.read(&bytes[..end])).find(|read| *read != Ok(None)).unwrap_or(Ok(None));
         assert_eq!(last, whole, "by {step}");
-        let Ok(Some(length)) = whole else { continue };
-        assert!(length <= bytes.len());
-        let (one, other) = (at_once.replies(bytes), in_pieces.replies(bytes));
-        (0..4).for_each(|place| assert_eq!(one.item(place), other.item(place)));
-        assert_eq!(one.written, other.written);
-        assert_eq!((one.is_read, one.is_failure, one.failure), (other.is_read, other.is_failure, other.failure));
+        if let Ok(Some(outcome)) = &whole {
+            assert!(outcome.length <= bytes.len());
+        }
     }
 }
 

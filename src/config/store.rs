@@ -224,25 +224,22 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
         let (max_keys, max_memory) = (section.read(&keys::max_keys), section.read(&keys::max_memory));
         return Store::Memory { max_keys, max_memory, snapshot: None, share: None };
     }
-    let add = |word: &str| match &field {
-        Some(_) => "remove it, or use that type".to_owned(),
-        None => format!("add type = \"{word}\", or remove it"),
+    let add = |types: &str| match &field {
+        Some(_) => "remove it, or use such a type".to_owned(),
+        None => format!("add {types}, or remove it"),
     };
     if kind != Some(Software::Valkey) {
         let login = [keys::username.name, keys::password.name, keys::database.name, keys::tls.name];
         let places = [keys::sentinels.name, keys::master.name, keys::cluster.name];
-        section.misplaced(&[&login[..], &places].concat(), "`type = \"valkey\"`", &add("valkey"));
+        section.misplaced(&[&login[..], &places].concat(), "`type = \"valkey\"`", &add("type = \"valkey\""));
     }
     let store = match kind {
         None => {
             let of_shared =
                 [keys::servers.name, keys::prefix.name, keys::timeout.name, keys::on_error.name, keys::strict.name];
             let owner = "`type = \"memcached\"` and `type = \"valkey\"`";
-            let help = match &field {
-                Some(_) => "remove it, or use one of these types",
-                None => "add type = \"memcached\" or type = \"valkey\" (for Redis, too), or remove it",
-            };
-            section.misplaced(&of_shared, owner, help);
+            let help = add("type = \"memcached\" or type = \"valkey\" (for Redis, too)");
+            section.misplaced(&of_shared, owner, &help);
             memory(&section)
         }
         Some(software) => {

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gateway::config::Login;
-use gateway::store::shared::protocol::{Commands, Condition, Echo, Initial, Lifetime, Protocol};
+use gateway::store::shared::protocol::{Commands, Condition, Echo, Initial, Lifetime, Protocol, Replies};
 use gateway::store::shared::simulation::DIGESTS;
 use gateway::store::shared::valkey::Valkey;
 
@@ -253,14 +253,17 @@ fn the_simulated_valkey_replies_like_a_real_one() {
         let (mut asked, mut expected, mut found) = (Vec::new(), Vec::new(), Vec::new());
         let mut reader = commands.finish(&mut asked);
         stream.write_all(&asked).unwrap();
-        while reader.read(&expected).unwrap().is_none() {
+        let outcome = loop {
+            if let Some(outcome) = reader.read(&expected).unwrap() {
+                break outcome;
+            }
             let length = stream.read(&mut buffer).unwrap();
             assert!(length > 0, "the server closed the connection: {}", asked.escape_ascii());
             expected.extend_from_slice(&buffer[..length]);
-        }
+        };
         simulated.execute(&asked, NOW * 1_000_000, &mut found);
-        let replies = reader.replies(&expected);
-        assert_eq!(replies.failure, None, "round {round}: {}", asked.escape_ascii());
+        let replies = Replies { outcome: &outcome, input: &expected };
+        assert_eq!(outcome.failure, None, "round {round}: {}", asked.escape_ascii());
         assert_eq!(
             found.escape_ascii().to_string(),
             expected.escape_ascii().to_string(),

@@ -29,12 +29,10 @@ pub struct Login {
 pub(super) fn primary(section: &Section<'_>) -> Option<Vec<String>> {
     let help = "the sentinels know where the server is: remove one of the two keys";
     section.refuse(&[keys::servers.name], "does not go with `sentinels`", help);
-    let help = "add the name that the sentinels have for the primary: master = \"mymaster\"";
-    let field = section.required(&keys::master, help)?;
     let is_name = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     let help = "it has printable characters without spaces";
     let wrong = |text| Wrong::new(format!("{} is no name of a primary", quoted(text)), help);
-    field.parse(|text| if is_name(text) { Ok(vec![text.to_owned()]) } else { Err(wrong(text)) })
+    section.field(&keys::master)?.parse(|text| if is_name(text) { Ok(vec![text.to_owned()]) } else { Err(wrong(text)) })
 }
 
 /// The password may be secret, so it has been read before.
@@ -47,9 +45,8 @@ pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &Sys
         section.refuse(&[keys::database.name], "does not go with `cluster`", help);
         let help = "the nodes themselves replace a primary that dies: list some of them in `servers` instead";
         section.refuse(&[keys::sentinels.name, keys::master.name], "does not go with `cluster`", help);
-    } else if sentinels.is_none() {
-        let help = "add sentinels = [\"10.0.0.1:26379\"], or remove it";
-        section.refuse(&[keys::master.name], "needs `sentinels`", help);
+    } else {
+        section.both(&keys::sentinels, &keys::master);
     }
     let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
     Login {

@@ -1,5 +1,6 @@
 //! The connection to one server: it connects, asks questions, and passes bytes in both directions.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::failure::LinkFailure;
+use super::failure::{Garbage, LinkFailure};
 use crate::config::UpstreamTls;
 
 /// The bytes that are read from a server at once: in most cases the replies to a full exchange.
@@ -31,18 +32,13 @@ pub(super) enum Connection {
 /// Connects to a server, and greets it.
 pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>> + Send>>;
 
-/// Sees what is sent to a server and what it replies. Where the server says that another one does a command, asks that one, and
-/// puts its reply in the place of the redirection.
-pub(super) trait Redirects: Send {
-    fn sent(&mut self, exchange: &[u8]);
-    /// So many exchanges are answered, and the replies to them are no longer in the input.
-    fn answered(&mut self, exchanges: usize);
-    /// Call it after each read, and again until it is ready; `input` must not change meanwhile.
-    ///
-    /// # Errors
-    /// When another server has got commands and does not answer.
-    fn poll(&mut self, input: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>>;
-}
+/// Looks for redirections in all that a server has replied to these exchanges. Has other servers do what it redirects; `None` if that
+/// is nothing.
+pub(super) type Redirects = Box<dyn Fn(&VecDeque<Vec<u8>>, &[u8]) -> Result<Option<Following>, Garbage> + Send>;
+
+/// All that was replied, with the replies of other servers in the places of redirections. Fails if one that has got commands does not
+/// answer.
+pub(super) type Following = Pin<Box<dyn Future<Output = Result<Vec<u8>, LinkFailure>> + Send>>;
 
 /// The bytes of a connection, plain or encrypted.
 type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
@@ -54,11 +50,13 @@ pub struct Socket {
     written: usize,
     /// All that was read and is not taken yet.
     pub(super) input: BytesMut,
-    pub(super) redirects: Option<Box<dyn Redirects>>,
+    pub(super) redirects: Option<Redirects>,
+    /// The exchanges that are not answered yet, if commands may be redirected.
+    sent: VecDeque<Vec<u8>>,
+    /// The input as it will be.
+    following: Option<Following>,
     /// Ends when the server must not be used any more.
     pub(super) end: Option<Pin<Box<dyn Future<Output = LinkFailure> + Send>>>,
-    /// Whether it has begun to follow redirections among what was read.
-    is_redirected: bool,
 }
 
 impl Connection {
@@ -92,8 +90,8 @@ impl Socket {
     /// `address` is looked up each time, because that may have changed.
     pub(super) async fn connect(address: &str, tls: Option<&UpstreamTls>) -> Result<Self, LinkFailure> {
         let stream = connect(address, tls).await?;
-        let (output, input) = (Vec::new(), BytesMut::with_capacity(INPUT));
-        Ok(Self { stream, output, written: 0, input, redirects: None, end: None, is_redirected: false })
+        let (output, input, sent) = (Vec::new(), BytesMut::with_capacity(INPUT), VecDeque::new());
+        Ok(Self { stream, output, written: 0, input, redirects: None, sent, following: None, end: None })
     }
 
     /// Asks something of which `read` makes a result, or `None` while the answer is incomplete.
@@ -115,11 +113,13 @@ impl Socket {
     /// So much of the input has answered so many exchanges.
     pub(super) fn take(&mut self, length: usize, exchanges: usize) {
         self.input.advance(length);
-        self.redirects.iter_mut().for_each(|redirects| redirects.answered(exchanges));
+        (0..exchanges).for_each(|_| drop(self.sent.pop_front()));
     }
 
     fn write(&mut self, bytes: Vec<u8>) {
-        self.redirects.iter_mut().for_each(|redirects| redirects.sent(&bytes));
+        if self.redirects.is_some() {
+            self.sent.push_back(bytes.clone());
+        }
         if self.output.is_empty() {
             self.output = bytes;
         } else {
@@ -133,7 +133,7 @@ impl Socket {
     }
 
     fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        let Self { stream, output, written, input, redirects, end, is_redirected } = self;
+        let Self { stream, output, written, input, redirects, sent, following, end } = self;
         if let Some(Poll::Ready(failure)) = end.as_mut().map(|end| end.as_mut().poll(cx)) {
             // A completed future must not be polled again.
             *end = None;
@@ -149,16 +149,25 @@ impl Socket {
         }
         // It goes on by itself with the next call.
         let _ = Pin::new(&mut *stream).poll_flush(cx)?;
-        if !*is_redirected && ready!(pin!(stream.read_buf(input)).poll(cx))? == 0 {
-            return Poll::Ready(Err(LinkFailure::Closed));
+        if following.is_none() {
+            if ready!(pin!(stream.read_buf(input)).poll(cx))? == 0 {
+                return Poll::Ready(Err(LinkFailure::Closed));
+            }
+            if input.len() > LONGEST_INPUT {
+                return Poll::Ready(Err(LinkFailure::Garbage));
+            }
+            if let Some(redirects) = redirects {
+                *following = redirects(sent, input)?;
+            }
         }
-        if input.len() > LONGEST_INPUT {
-            return Poll::Ready(Err(LinkFailure::Garbage));
+        if let Some(replies) = following {
+            let replies = ready!(replies.as_mut().poll(cx));
+            *following = None;
+            // It keeps its room.
+            input.clear();
+            input.extend_from_slice(&replies?);
         }
-        let Some(redirects) = redirects else { return Poll::Ready(Ok(())) };
-        let followed = redirects.poll(input, cx);
-        *is_redirected = followed.is_pending();
-        followed
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -146,7 +146,7 @@ impl Coordinator {
             let answer = CellAnswer { targets: &exchange.targets, ranges, replies };
             self.fill(*cell, &answer, begun, now);
         }
-        let is_good = !replies.is_failure;
+        let is_good = !replies.outcome.is_failure;
         if !is_good {
             // The server now counts as away, and pending charges wait until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));

@@ -18,7 +18,7 @@ use super::failure::LinkFailure;
 use super::health::{self, Health};
 use super::link::{Link, LinkEvent};
 use super::mailbox::{Mailboxes, PendingDecisions};
-use super::protocol::{Commands, Protocol};
+use super::protocol::{Commands, Protocol, Replies};
 use super::slots::{Part, SLOTS};
 use crate::base::clock::{Time, micros};
 use crate::config;
@@ -116,19 +116,19 @@ impl Engine {
         while self.servers[server].link.is_up() {
             match self.servers[server].link.receive(&input[taken..]) {
                 Ok(None) => break,
-                Ok(Some(((reader, begun), length))) => {
+                Ok(Some((outcome, begun))) => {
                     // A request that has asked meanwhile for a cell that was just read needs no other read.
                     self.pass_messages();
                     self.health.latency.observe(micros(now.saturating_duration_since(begun)));
-                    let replies = reader.replies(&input[taken..]);
+                    let replies = Replies { outcome: &outcome, input: &input[taken..] };
                     let is_good = self.coordinator.answered(server, replies, begun, now, time);
-                    match replies.failure {
-                        Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what.to_owned()), now),
+                    match outcome.failure {
+                        Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what), now),
                         Some(what) => self.health.failed(&self.servers[server].health, what),
                         None => {}
                     }
                     self.servers[server].link.succeeded();
-                    taken += length;
+                    taken += outcome.length;
                     answered += 1;
                 }
                 Err(garbage) => self.give_up(server, &garbage.into(), now),

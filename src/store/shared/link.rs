@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::batch::Due;
 use super::cached_cell::MOMENT;
-use super::protocol::{Garbage, Reader};
+use super::protocol::{Garbage, Outcome, Reader};
 use crate::base::back_off::BackOff;
 
 /// The longest time for the lookup of the address, connecting and the first answer, unless requests wait for longer.
@@ -35,12 +35,9 @@ pub(super) struct Link {
     failures: u32,
     /// When the next exchange begins at the latest, if that is known.
     departure: Option<Instant>,
-    /// Without an answer yet, the oldest first.
-    in_flight: VecDeque<InFlight>,
+    /// Without an answer yet, the oldest first: the reader of the replies, and when the exchange was begun.
+    in_flight: VecDeque<(Box<dyn Reader>, Instant)>,
 }
-
-/// The reader of the replies to an exchange, and when that was begun.
-type InFlight = (Box<dyn Reader>, Instant);
 
 #[derive(Debug)]
 enum LinkState {
@@ -156,18 +153,18 @@ impl Link {
         self.in_flight.push_back((reader, now));
     }
 
-    /// Reads on in `input`, which begins with the first byte that is not taken yet. Returns an exchange that has been
-    /// answered in full, and the length of its replies.
+    /// Reads on in `input`, which begins with the first byte that is not taken yet. Returns what an exchange that has been
+    /// answered in full has come to, and when it was begun.
     ///
     /// # Errors
     /// If the input is no reply to the exchanges that were begun.
-    pub(super) fn receive(&mut self, input: &[u8]) -> Result<Option<(InFlight, usize)>, Garbage> {
+    pub(super) fn receive(&mut self, input: &[u8]) -> Result<Option<(Outcome, Instant)>, Garbage> {
         let Some((reader, _)) = self.in_flight.front_mut() else {
             // Nobody has asked for these bytes.
             return if input.is_empty() { Ok(None) } else { Err(Garbage) };
         };
-        let Some(length) = reader.read(input)? else { return Ok(None) };
-        Ok(self.in_flight.pop_front().map(|exchange| (exchange, length)))
+        let Some(outcome) = reader.read(input)? else { return Ok(None) };
+        Ok(self.in_flight.pop_front().map(|(_, begun)| (outcome, begun)))
     }
 
     pub(super) fn succeeded(&mut self) {
@@ -233,8 +230,8 @@ mod tests {
         link.begun(reader(), now);
         link.begun(reader(), now + TIMEOUT / 2);
         assert_eq!(link.next_timer(), Some(now + TIMEOUT));
-        assert_eq!(link.receive(b"EN").unwrap().map(|(_, length)| length), None);
-        assert_eq!(link.receive(b"END\r\nE").unwrap().map(|(_, length)| length), Some(5));
+        assert_eq!(link.receive(b"EN").unwrap().map(|(outcome, _)| outcome.length), None);
+        assert_eq!(link.receive(b"END\r\nE").unwrap().map(|(outcome, _)| outcome.length), Some(5));
         assert_eq!(link.on_timer(now + TIMEOUT), None);
         assert_eq!(link.on_timer(now + TIMEOUT * 3 / 2), Some(LinkEvent::Silent));
         link.failed(now);

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::connection::Socket;
 use super::failure::LinkFailure;
 use super::names::place;
-use super::protocol::{Commands, Condition, Lifetime, Name, Protocol, Written};
+use super::protocol::{Commands, Condition, Lifetime, Name, Protocol, Replies, Written};
 use crate::base::clock;
 use crate::config::SharedStore;
 
@@ -84,13 +84,11 @@ impl Notes {
             commands.finish(&mut question)
         };
         let read = |input: &[u8]| {
-            if reader.read(input)?.is_none() {
-                return Ok(None);
-            }
-            let replies = reader.replies(input);
+            let Some(outcome) = reader.read(input)? else { return Ok(None) };
+            let replies = Replies { outcome: &outcome, input };
             let text = replies.item(0).map(|item| String::from_utf8_lossy(item.value).into_owned());
-            match replies.failure {
-                Some(failure) => Err(LinkFailure::Failed(failure.to_owned())),
+            match &outcome.failure {
+                Some(failure) => Err(LinkFailure::Failed(failure.clone())),
                 None => Ok(Some((replies.written(0), text))),
             }
         };

@@ -55,13 +55,11 @@ pub trait Commands {
 
 pub trait Reader: Send {
     /// Reads on. `input` begins with the first reply to this exchange, and grows from call to call. A reply in it may also become
-    /// another one, if servers redirect. Returns the length of all replies once they have come in full.
+    /// another one, if servers redirect. Returns what was replied once all of it has come, and then only once.
     ///
     /// # Errors
     /// When the bytes are not what a server replies to this exchange.
-    fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage>;
-    /// Call it once all replies are in `input`.
-    fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a>;
+    fn read(&mut self, input: &[u8]) -> Result<Option<Outcome>, Garbage>;
 }
 
 /// Whether a write of a count returns the count.
@@ -121,35 +119,43 @@ pub struct Item<'a> {
     pub version: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub value: Range<usize>,
     pub number: u32,
     pub version: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Replies<'a> {
-    pub written: &'a [Written],
-    /// The places in `input` of the items that were read; `None` for a missing item.
-    pub items: &'a [Option<Place>],
-    pub input: &'a [u8],
+/// What a server has replied to an exchange.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Of all replies.
+    pub length: usize,
+    pub written: Vec<Written>,
+    /// The places in the input of the items that were read; `None` for a missing item.
+    pub items: Vec<Option<Place>>,
     /// Whether all reads succeeded. If not, `items` says nothing.
     pub is_read: bool,
     /// Whether nothing at all was done, or nothing can be expected of this connection any more.
     pub is_failure: bool,
     /// The server's message on the first command that failed.
-    pub failure: Option<&'a str>,
+    pub failure: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Replies<'a> {
+    pub outcome: &'a Outcome,
+    pub input: &'a [u8],
 }
 
 impl<'a> Replies<'a> {
     pub fn written(&self, number: usize) -> Written {
-        self.written.get(number).copied().unwrap_or(Written::Unknown)
+        self.outcome.written.get(number).copied().unwrap_or(Written::Unknown)
     }
 
     /// `None` if there was no such item.
     pub fn item(&self, number: usize) -> Option<Item<'a>> {
-        let Place { value, number, version } = self.items.get(number)?.as_ref()?;
+        let Place { value, number, version } = self.outcome.items.get(number)?.as_ref()?;
         Some(Item { value: self.input.get(value.clone())?, number: *number, version: *version })
     }
 }

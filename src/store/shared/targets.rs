@@ -48,7 +48,7 @@ pub(super) struct CellAnswer<'a> {
 
 impl<'a> CellAnswer<'a> {
     pub(super) fn is_read(&self) -> bool {
-        self.replies.is_read
+        self.replies.outcome.is_read
     }
 
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {

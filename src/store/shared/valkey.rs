@@ -16,7 +16,6 @@ use crate::config::Login;
 
 use commands::FrameCommands;
 use frames::{Frame, frame};
-use redirects::Follower;
 
 pub use scripts::DIGESTS;
 
@@ -57,7 +56,7 @@ impl Protocol for Valkey {
             if has_sentinels {
                 socket.end = Some(Box::pin(addresses::replaced(server, login, address.clone())));
             }
-            socket.redirects = Some(Box::new(Follower::new(valkey, address)));
+            socket.redirects = Some(redirects::follower(valkey, address));
             Ok(socket)
         })
     }

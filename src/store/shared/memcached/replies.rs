@@ -3,11 +3,11 @@
 //! An expected success has no reply, and an error does not name its write. So the results of the writes are known only when
 //! all replies are there.
 
-use std::ops::Range;
+use std::mem;
 
 use memchr::memchr;
 
-use super::super::protocol::{Garbage, Item, Place, Reader, Replies, Written, count, digits};
+use super::super::protocol::{Garbage, Item, Outcome, Place, Reader, Written, count, digits};
 
 /// The longest line of a reply in bytes; anything longer is no reply.
 const LONGEST_LINE: usize = 2048;
@@ -28,8 +28,8 @@ enum Reply<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
-    /// The result of each write, by tag; `Unknown` while there is no reply.
-    written: Vec<Written>,
+    /// The result of each write is by tag, and `Unknown` while there is no reply. Of the items, those that were skipped are `None`.
+    outcome: Outcome,
     /// The number of other commands that never have a reply.
     silent: usize,
     /// The names to be read, each followed by a space, and their number.
@@ -39,23 +39,20 @@ pub(super) struct TextReader {
     lines: usize,
     ended: usize,
     is_written: bool,
-    /// The items that have come, and `None` for those that were skipped.
-    items: Vec<Option<Place>>,
-    /// The length of the names in `names` of all `items`.
+    /// The length of the names in `names` of all items that have come.
     matched: usize,
-    /// How many writes and how many reads failed, and the place of the first message in the input.
+    /// How many writes and how many reads failed.
     failed_writes: usize,
     failed_reads: usize,
-    failure: Option<Range<usize>>,
-    length: usize,
 }
 
 impl TextReader {
     /// `written` has the result of each write if no reply comes; `silent` other commands never have a reply. `names` has
     /// `reads` names, each followed by a space, which are read by `lines` commands.
     pub(super) fn new(written: Vec<Written>, silent: usize, names: Vec<u8>, reads: usize, lines: usize) -> Self {
-        let (is_written, items) = (written.is_empty(), Vec::with_capacity(reads));
-        Self { written, silent, names, reads, lines, is_written, items, ..Self::default() }
+        let is_written = written.is_empty();
+        let outcome = Outcome { written, items: Vec::with_capacity(reads), ..Outcome::default() };
+        Self { outcome, silent, names, reads, lines, is_written, ..Self::default() }
     }
 
     /// The names between the last item and this one are missing.
@@ -68,36 +65,42 @@ impl TextReader {
             if is_found {
                 return Ok(());
             }
-            self.items.push(None);
+            self.outcome.items.push(None);
         }
     }
 
-    fn judge_silence(&mut self) {
+    fn judge(&mut self) {
+        let Outcome { written, items, is_read, is_failure, failure, .. } = &mut self.outcome;
+        items.resize(self.reads, None);
+        *is_read = self.failed_reads == 0;
+        let is_all = self.failed_reads == self.lines && self.failed_writes >= written.len() + self.silent;
+        // Somebody else may have made a counter a word. That is about its key alone.
+        *is_failure = is_all && failure.as_ref().is_some_and(|message| !message.starts_with(NO_NUMBER));
         let is_open = |written: &&Written| matches!(written, Written::Unknown | Written::Failed);
-        let meaning = match self.failed_writes {
+        let silence = match self.failed_writes {
             0 => Written::Done,
             // As many errors as there are writes without a reply: all of these failed.
-            failed if failed == self.written.iter().filter(is_open).count() + self.silent => Written::Failed,
+            failed if failed == written.iter().filter(is_open).count() + self.silent => Written::Failed,
             _ => Written::Unknown,
         };
-        self.written.iter_mut().filter(|written| **written == Written::Unknown).for_each(|written| *written = meaning);
+        written.iter_mut().filter(|written| **written == Written::Unknown).for_each(|written| *written = silence);
     }
 }
 
 impl Reader for TextReader {
-    fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
+    fn read(&mut self, input: &[u8]) -> Result<Option<Outcome>, Garbage> {
         while !self.is_written || self.ended < self.lines {
-            let Some((reply, length)) = reply(&input[self.length..])? else { return Ok(None) };
+            let Some((reply, length)) = reply(&input[self.outcome.length..])? else { return Ok(None) };
             match reply {
                 Reply::Written(tag, written) if !self.is_written => {
-                    *self.written.get_mut(tag).ok_or(Garbage)? = written;
+                    *self.outcome.written.get_mut(tag).ok_or(Garbage)? = written;
                 }
                 Reply::EndOfWrites if !self.is_written => self.is_written = true,
                 Reply::Item(name, Item { value, number, version }) if self.is_written => {
                     self.skip_to(name)?;
                     // A line end follows the value.
-                    let end = self.length + length - 2;
-                    self.items.push(Some(Place { value: end - value.len()..end, number, version }));
+                    let end = self.outcome.length + length - 2;
+                    self.outcome.items.push(Some(Place { value: end - value.len()..end, number, version }));
                 }
                 Reply::EndOfItems if self.is_written => self.ended += 1,
                 Reply::Failed(what) => {
@@ -107,31 +110,14 @@ impl Reader for TextReader {
                     } else {
                         self.failed_writes += 1;
                     }
-                    self.failure.get_or_insert(self.length..self.length + what.len());
+                    self.outcome.failure.get_or_insert_with(|| what.to_owned());
                 }
                 _ => return Err(Garbage),
             }
-            self.length += length;
+            self.outcome.length += length;
         }
-        self.items.resize(self.reads, None);
-        self.judge_silence();
-        Ok(Some(self.length))
-    }
-
-    fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, silent, items, lines, failed_writes, failed_reads, failure, .. } = self;
-        let message = failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok());
-        // Somebody else has made a counter a word. That is about its key alone.
-        let is_of_key = message.is_some_and(|message| message.starts_with(NO_NUMBER));
-        let is_all = failed_reads == lines && *failed_writes >= written.len() + silent;
-        Replies {
-            written,
-            items,
-            input,
-            is_read: *failed_reads == 0,
-            is_failure: message.is_some() && is_all && !is_of_key,
-            failure: message,
-        }
+        self.judge();
+        Ok(Some(mem::take(&mut self.outcome)))
     }
 }
 
@@ -191,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::store::shared::memcached::commands::TextCommands;
-    use crate::store::shared::protocol::{Commands, Echo, Initial, Lifetime};
+    use crate::store::shared::protocol::{Commands, Echo, Initial, Lifetime, Replies};
 
     fn named(name: &str) -> impl Fn(&mut Vec<u8>) {
         move |out| out.extend_from_slice(name.as_bytes())
@@ -263,14 +249,15 @@ mod tests {
             assert_eq!(reader.read(&EXCHANGE[..cut]), Ok(None), "{cut}");
         }
         let next = [EXCHANGE, b"HD O0\r\n"].concat();
-        assert_eq!(reader.read(&next), Ok(Some(EXCHANGE.len())));
-        let replies = reader.replies(&next);
-        assert_eq!(replies.written, [Written::Done, Written::Done, Written::Refused]);
+        let outcome = reader.read(&next).unwrap().unwrap();
+        let replies = Replies { outcome: &outcome, input: &next };
+        assert_eq!(outcome.length, EXCHANGE.len());
+        assert_eq!(replies.outcome.written, [Written::Done, Written::Done, Written::Refused]);
         let items: Vec<_> = (0..4).map(|place| replies.item(place)).collect();
         let (five, fourteen) =
             (Item { value: b"5", number: 0, version: 7 }, Item { value: b"14", number: 77, version: 9 });
         assert_eq!(items, [None, Some(five), None, Some(fourteen)]);
-        assert_eq!((replies.is_read, replies.is_failure, replies.failure), (true, false, None));
+        assert_eq!((outcome.is_read, outcome.is_failure, &outcome.failure), (true, false, &None));
     }
 
     #[test]
@@ -297,10 +284,9 @@ mod tests {
         commands.add(&named("c"), 1, INITIAL, Echo::Count);
         commands.read(&named("a"));
         let mut reader = commands.finish(&mut Vec::new());
-        assert_eq!(reader.read(input), Ok(Some(input.len())));
-        let replies = reader.replies(input);
-        assert_eq!(replies.failure.is_some(), input.starts_with(b"ERROR 1"));
-        (replies.written.to_vec(), replies.is_read, replies.is_failure)
+        let outcome = reader.read(input).unwrap().unwrap();
+        assert_eq!((outcome.length, outcome.failure.is_some()), (input.len(), input.starts_with(b"ERROR 1")));
+        (outcome.written, outcome.is_read, outcome.is_failure)
     }
 
     #[test]
@@ -317,8 +303,7 @@ mod tests {
         assert_eq!(after(b"ERROR 1\r\nNF O1\r\nVERSION 1.6.18\r\nEND\r\n").0, [Unknown, Missing, Failed]);
         let mut alone = asked(1, &["a"]);
         let failed = b"SERVER_ERROR out of memory storing object\r\nVERSION 1.6.18\r\nEND\r\n";
-        alone.read(failed).unwrap();
-        assert_eq!(alone.replies(failed).written, [Failed], "no other write can have failed");
+        assert_eq!(alone.read(failed).unwrap().unwrap().written, [Failed], "no other write can have failed");
     }
 
     #[test]
@@ -326,9 +311,9 @@ mod tests {
         let after = |error: &str| {
             let mut reader = asked(1, &[]);
             let input = format!("{error}\r\nVERSION 1.6.18\r\n");
-            assert_eq!(reader.read(input.as_bytes()), Ok(Some(input.len())));
-            let replies = reader.replies(input.as_bytes());
-            (replies.written.to_vec(), replies.is_failure, replies.failure.is_some())
+            let outcome = reader.read(input.as_bytes()).unwrap().unwrap();
+            assert_eq!(outcome.length, input.len());
+            (outcome.written, outcome.is_failure, outcome.failure.is_some())
         };
         let failed = vec![Written::Failed];
         let word = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -354,8 +339,10 @@ mod tests {
             input.extend_from_slice(b"\r\nEND\r\n");
             let mut reader = asked(0, &["a"]);
             prop_assert_eq!(reader.read(&input[..cut % input.len()]), Ok(None));
-            prop_assert_eq!(reader.read(&input), Ok(Some(input.len())));
-            prop_assert_eq!(reader.replies(&input).item(0), Some(Item { value: &value[..], number, version }));
+            let outcome = reader.read(&input).unwrap().unwrap();
+            prop_assert_eq!(outcome.length, input.len());
+            let replies = Replies { outcome: &outcome, input: &input };
+            prop_assert_eq!(replies.item(0), Some(Item { value: &value[..], number, version }));
         }
     }
 }

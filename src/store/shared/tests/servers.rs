@@ -120,7 +120,7 @@ impl Model {
     pub(super) fn is_in_doubt(&self, commands: &[u8], replies: Replies<'_>) -> bool {
         match self {
             Self::Memcached(_) => model::is_in_doubt(commands, replies),
-            Self::Valkey(_) => replies.written.contains(&Written::Unknown),
+            Self::Valkey(_) => replies.outcome.written.contains(&Written::Unknown),
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::store::shared::cells::MOST;
 use crate::store::shared::coordinator::Coordinator;
 use crate::store::shared::link::Link;
 use crate::store::shared::mailbox::{Message, PendingDecision, Settlement};
+use crate::store::shared::protocol::Replies;
 use crate::store::shared::refusals::RefusalCache;
 use crate::store::shared::{Health, OwnedAsk, protocol_of};
 use crate::store::{Reply, Reserved, Ticket};
@@ -278,9 +279,9 @@ impl World {
         else {
             return;
         };
-        let ((reader, begun), length) = link.receive(&bytes).unwrap().unwrap();
-        assert_eq!(length, bytes.len());
-        let replies = reader.replies(&bytes);
+        let (outcome, begun) = link.receive(&bytes).unwrap().unwrap();
+        assert_eq!(outcome.length, bytes.len());
+        let replies = Replies { outcome: &outcome, input: &bytes };
         // If a command failed, the result of a write may be as unknown as without an answer.
         self.unanswered += u64::from(self.models[server].is_in_doubt(&commands, replies));
         let good = coordinator.answered(server, replies, begun, ended, now);

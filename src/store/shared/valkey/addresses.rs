@@ -67,10 +67,7 @@ pub(super) async fn locate(name: &str, login: &Login) -> Result<(String, usize),
     // One of several with as many votes may be no primary: then another one comes at the next attempt.
     votes.into_iter().max_by_key(|(_, votes)| (*votes, fastrand::u8(..))).ok_or_else(|| {
         let unknown = format!("no sentinel knows where \"{name}\" is: {last}");
-        match last {
-            LinkFailure::Failed(_) | LinkFailure::Garbage => LinkFailure::Refused(unknown),
-            _ => io::Error::other(unknown).into(),
-        }
+        if last.is_refusal() { LinkFailure::Refused(unknown) } else { io::Error::other(unknown).into() }
     })
 }
 
@@ -78,13 +75,13 @@ pub(super) async fn locate(name: &str, login: &Login) -> Result<(String, usize),
 fn primary(input: &[u8]) -> Result<Option<String>, LinkFailure> {
     // Null, as the second version of the protocol writes it.
     if input.starts_with(b"*-") {
-        return Err(LinkFailure::Failed("it has no primary of this name".to_owned()));
+        return Err(LinkFailure::Refused("it has no primary of this name".to_owned()));
     }
     let Some((told, _)) = whole(input, 0)? else { return Ok(None) };
     let text = |place: &Range<usize>| String::from_utf8_lossy(&input[place.clone()]).into_owned();
     match &told[..] {
         [Frame::Several(2), Frame::Text(host), Frame::Text(port)] => Ok(Some(joined(&text(host), &text(port), ""))),
-        [Frame::Error(place), ..] => Err(LinkFailure::Failed(text(place))),
+        [Frame::Error(place), ..] => Err(LinkFailure::refused("SENTINEL", &input[place.clone()])),
         _ => Err(LinkFailure::Garbage),
     }
 }
@@ -101,12 +98,10 @@ pub(super) fn parts(input: &[u8], node: &str) -> Result<Option<Vec<Part>>, LinkF
         (!slots.is_empty() && *slots.end() < SLOTS).then_some(Part { slots, server })
     };
     let Some((told, _)) = whole(input, 0)? else { return Ok(None) };
+    let parts: Vec<_> = told.windows(6).filter_map(part).collect();
     match &told[0] {
         Frame::Several(0) => Err(LinkFailure::Refused("its cluster has no slots yet".to_owned())),
-        Frame::Several(count) => {
-            let parts: Vec<_> = told.windows(6).filter_map(part).collect();
-            if parts.len() as u64 == *count { Ok(Some(parts)) } else { Err(LinkFailure::Garbage) }
-        }
+        Frame::Several(count) if parts.len() as u64 == *count => Ok(Some(parts)),
         Frame::Error(place) => Err(LinkFailure::refused("CLUSTER SLOTS", &input[place.clone()])),
         _ => Err(LinkFailure::Garbage),
     }

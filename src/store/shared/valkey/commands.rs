@@ -13,7 +13,7 @@ use std::mem;
 
 use super::super::protocol::{Commands, Condition, Echo, Initial, Lifetime, Name, Reader};
 use super::frames;
-use super::replies::{Expected, FrameReader, MARK};
+use super::replies::{Expected, MARK};
 use super::scripts::{ADD, APPEND, REPLACE, Script};
 
 #[derive(Debug, Default)]
@@ -51,9 +51,7 @@ impl Commands for FrameCommands {
     }
 
     fn store_count(&mut self, name: Name<'_>, count: u64, lifetime: Lifetime, number: u32) {
-        self.begin(5, &["$3\r\nSET\r\n"], name, Expected::Stored);
-        frames::word(format!("{count} {number}").as_bytes(), &mut self.writes);
-        self.expiry(lifetime);
+        self.set(name, [format!("{count} {number}").as_bytes()], lifetime, false);
     }
 
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
@@ -65,13 +63,7 @@ impl Commands for FrameCommands {
             frames::word_of(value, &mut self.writes);
             return frames::number(lifetime.seconds, &mut self.writes);
         }
-        let is_first = condition == Condition::Missing;
-        self.begin(if is_first { 6 } else { 5 }, &["$3\r\nSET\r\n"], name, Expected::Stored);
-        frames::word_of(value, &mut self.writes);
-        self.expiry(lifetime);
-        if is_first {
-            frames::word(b"NX", &mut self.writes);
-        }
+        self.set(name, value, lifetime, condition == Condition::Missing);
     }
 
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime) {
@@ -87,12 +79,15 @@ impl Commands for FrameCommands {
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader> {
         out.append(&mut self.writes);
-        if self.reads > 0 && !self.is_cluster {
-            read(self.reads, out);
+        let (mut expected, reads) = (mem::take(&mut self.expected), mem::take(&mut self.reads));
+        if self.is_cluster {
+            expected.resize(expected.len() + reads, Expected::Items(1));
+        } else if reads > 0 {
+            read(reads, out);
+            expected.push(Expected::Items(reads));
         }
         out.append(&mut self.names);
-        let (expected, reads) = (mem::take(&mut self.expected), mem::take(&mut self.reads));
-        Box::new(FrameReader::new(expected, reads, if self.is_cluster { 1 } else { reads }))
+        Box::new(expected)
     }
 }
 
@@ -122,15 +117,22 @@ impl FrameCommands {
         self.begin(4 + arguments, &first, name, expected);
     }
 
-    fn expiry(&mut self, lifetime: Lifetime) {
+    /// Stores a value of these parts, whatever is there or only if nothing is.
+    fn set<const PARTS: usize>(&mut self, name: Name<'_>, value: [&[u8]; PARTS], lifetime: Lifetime, is_first: bool) {
+        self.begin(if is_first { 6 } else { 5 }, &["$3\r\nSET\r\n"], name, Expected::Stored);
+        frames::word_of(value, &mut self.writes);
         self.writes.extend_from_slice(b"$2\r\nEX\r\n");
         frames::number(lifetime.seconds, &mut self.writes);
+        if is_first {
+            frames::word(b"NX", &mut self.writes);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::shared::protocol::Replies;
     use crate::store::shared::valkey::frames::Frame;
 
     const MINUTE: Lifetime = Lifetime { seconds: 60, from: 1_700_000_000 };
@@ -203,10 +205,10 @@ mod tests {
                     *2\r\n$4\r\nMGET\r\n$1\r\nb\r\n*2\r\n$4\r\nMGET\r\n$1\r\nc\r\n";
         assert_eq!(String::from_utf8_lossy(&out), text);
         let input = b"+OK\r\n*1\r\n$1\r\n5\r\n*1\r\n_\r\n";
-        assert_eq!(reader.read(input), Ok(Some(input.len())));
-        let replies = reader.replies(input);
+        let outcome = reader.read(input).unwrap().unwrap();
+        assert_eq!((outcome.length, outcome.is_read), (input.len(), true));
+        let replies = Replies { outcome: &outcome, input };
         assert_eq!([0, 1].map(|place| replies.item(place).and_then(|item| item.count())), [Some(5), None]);
-        assert!(replies.is_read);
     }
 
     #[test]

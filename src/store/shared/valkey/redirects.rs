@@ -10,11 +10,8 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use memchr::memchr;
 use tokio::time::timeout;
 
@@ -29,18 +26,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// How often other nodes are asked for the commands that were read at once, before a redirection stays.
 const MOST: usize = 16;
 
-pub(super) struct Follower {
-    valkey: Valkey,
-    node: String,
-    /// The exchanges that are not answered yet.
-    sent: VecDeque<Vec<u8>>,
-    following: Option<Following>,
-}
-
-type Following = Pin<Box<dyn Future<Output = Result<Vec<Redirected>, LinkFailure>> + Send>>;
-
 /// A command that another node does.
 struct Redirected {
+    /// After `ASKING`: without it, a node refuses what it is about to get.
     command: Vec<u8>,
     /// The place of the redirection in the input.
     place: Range<usize>,
@@ -50,77 +38,49 @@ struct Redirected {
     to: Option<String>,
 }
 
-impl Follower {
-    pub(super) fn new(valkey: Valkey, node: String) -> Self {
-        Self { valkey, node, sent: VecDeque::new(), following: None }
-    }
-
-    /// What was not done of the exchanges that are answered in full. The input begins with the replies to the first of them.
-    fn redirected(&self, input: &[u8]) -> Result<Vec<Redirected>, Garbage> {
-        let (mut redirected, mut at) = (Vec::new(), 0);
-        for exchange in &self.sent {
-            let (before, mut begin, mut is_forgotten) = (redirected.len(), 0, false);
-            while begin < exchange.len() {
-                let Some((reply, next)) = whole(input, at)? else {
-                    redirected.truncate(before);
-                    return Ok(redirected);
-                };
-                let (_, end) = whole(exchange, begin)?.ok_or(Garbage)?;
-                let to = match &reply[..] {
-                    [Frame::Error(error)] => {
-                        is_forgotten |= input[error.clone()].starts_with(FORGOTTEN);
-                        redirection(&input[error.clone()], &self.node)
-                    }
-                    [Frame::Several(_), ..] if is_forgotten => Some(self.node.clone()),
-                    _ => None,
-                };
-                if let Some(to) = to {
-                    let (command, reply) = (exchange[begin..end].to_vec(), input[at..next].to_vec());
-                    redirected.push(Redirected { command, place: at..next, reply, to: Some(to) });
-                }
-                (at, begin) = (next, end);
-            }
+/// Follows the redirections of this node.
+pub(super) fn follower(valkey: Valkey, node: String) -> Redirects {
+    Box::new(move |sent, input| {
+        // To look at each reply would take a sixth of a decision. Errors begin with this byte, and counts do not have it.
+        let has_errors = memchr(b'-', input).is_some();
+        let redirected = if has_errors { redirected(sent, input, &node)? } else { Vec::new() };
+        if redirected.is_empty() {
+            return Ok(None);
         }
-        Ok(redirected)
-    }
+        Ok(Some(Box::pin(follow(valkey.clone(), redirected, input.to_vec()))))
+    })
 }
 
-impl Redirects for Follower {
-    fn sent(&mut self, exchange: &[u8]) {
-        self.sent.push_back(exchange.to_vec());
-    }
-
-    fn answered(&mut self, exchanges: usize) {
-        self.sent.drain(..exchanges);
-    }
-
-    fn poll(&mut self, input: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Result<(), LinkFailure>> {
-        let following = match &mut self.following {
-            Some(following) => following,
-            None => {
-                // To look at each reply would take a sixth of a decision. Errors begin with this byte, and counts do not have it.
-                let has_errors = memchr(b'-', input).is_some();
-                let redirected = if has_errors { self.redirected(input)? } else { Vec::new() };
-                if redirected.is_empty() {
-                    return Poll::Ready(Ok(()));
-                }
-                self.following.insert(Box::pin(follow(self.valkey.clone(), redirected)))
+/// What was not done of the exchanges that are answered in full. The input begins with the replies to the first of them.
+fn redirected(sent: &VecDeque<Vec<u8>>, input: &[u8], node: &str) -> Result<Vec<Redirected>, Garbage> {
+    let (mut redirected, mut at) = (Vec::new(), 0);
+    for exchange in sent {
+        let (before, mut begin, mut is_forgotten) = (redirected.len(), 0, false);
+        while begin < exchange.len() {
+            let Some((reply, next)) = whole(input, at)? else {
+                redirected.truncate(before);
+                return Ok(redirected);
+            };
+            let (_, end) = whole(exchange, begin)?.ok_or(Garbage)?;
+            let to = match &reply[..] {
+                [Frame::Error(error)] => redirection(&input[error.clone()], node),
+                [Frame::Several(_), ..] if is_forgotten => Some(node.to_owned()),
+                _ => None,
+            };
+            is_forgotten |= to.as_deref() == Some(node);
+            if to.is_some() {
+                let command = [&frames::written(&["ASKING"])[..], &exchange[begin..end]].concat();
+                redirected.push(Redirected { command, place: at..next, reply: input[at..next].to_vec(), to });
             }
-        };
-        let redirected = ready!(following.as_mut().poll(cx))?;
-        self.following = None;
-        let mut replies = input.to_vec();
-        redirected.into_iter().rev().for_each(|one| drop(replies.splice(one.place, one.reply)));
-        // It keeps its room.
-        input.clear();
-        input.extend_from_slice(&replies);
-        Poll::Ready(Ok(()))
+            (at, begin) = (next, end);
+        }
     }
+    Ok(redirected)
 }
 
 /// Asks other nodes, each for all that it does, on connections that also learn where the slots are now. A connection that was kept
-/// could have ended meanwhile, and each node would keep one to each other.
-async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<Redirected>, LinkFailure> {
+/// could have ended meanwhile, and each node would keep one to each other. Returns the replies with those of other nodes.
+async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>, mut replies: Vec<u8>) -> Result<Vec<u8>, LinkFailure> {
     for _ in 0..MOST {
         let Some(server) = redirected.iter().find_map(|one| one.to.clone()) else { break };
         let mut theirs: Vec<_> = redirected.iter_mut().filter(|one| one.to.as_ref() == Some(&server)).collect();
@@ -128,15 +88,11 @@ async fn follow(valkey: Valkey, mut redirected: Vec<Redirected>) -> Result<Vec<R
             theirs.into_iter().for_each(|one| one.to = None);
             continue;
         };
-        let mut question = Vec::new();
-        for one in &theirs {
-            // Without it, a node refuses what it is about to get.
-            question.extend(frames::written(&["ASKING"]));
-            question.extend_from_slice(&one.command);
-        }
+        let question = theirs.iter().flat_map(|one| one.command.clone()).collect();
         socket.ask(question, |input| take_replies(input, &mut theirs, &server)).await?;
     }
-    Ok(redirected)
+    redirected.into_iter().rev().for_each(|one| drop(replies.splice(one.place, one.reply)));
+    Ok(replies)
 }
 
 /// Takes the replies of a node to these commands; `None` while they are incomplete. The answer to `ASKING` comes before each.
@@ -152,21 +108,15 @@ fn take_replies(input: &[u8], to: &mut [&mut Redirected], node: &str) -> Result<
     Ok(Some(()))
 }
 
-/// How the error of a server that has forgotten a script begins.
-const FORGOTTEN: &[u8] = b"NOSCRIPT";
-
 /// The server that does a command instead of this node, or this one if it has to learn the scripts again; `None` after other
 /// errors.
 fn redirection(error: &[u8], node: &str) -> Option<String> {
-    if error.starts_with(FORGOTTEN) {
-        return Some(node.to_owned());
-    }
     let mut words = str::from_utf8(error).ok()?.split(' ');
-    if !matches!(words.next(), Some("ASK" | "MOVED")) {
-        return None;
+    match words.next()? {
+        "NOSCRIPT" => Some(node.to_owned()),
+        "ASK" | "MOVED" => words.nth(1)?.rsplit_once(':').map(|(host, port)| joined(host, port, node)),
+        _ => None,
     }
-    let (host, port) = words.nth(1)?.rsplit_once(':')?;
-    Some(joined(host, port, node))
 }
 
 #[cfg(test)]

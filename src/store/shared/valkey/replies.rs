@@ -1,9 +1,8 @@
 //! The replies of Valkey and Redis to one exchange, read in place, in whatever pieces they arrive.
 
-use std::mem;
 use std::ops::Range;
 
-use super::super::protocol::{Echo, Garbage, Place, Reader, Replies, Written, digits};
+use super::super::protocol::{Echo, Garbage, Outcome, Place, Reader, Written, digits};
 use super::frames::{Frame, frame};
 
 /// How a value begins.
@@ -11,7 +10,7 @@ pub(super) const MARK: u8 = b'=';
 /// What comes before a value: the mark, the version and the number.
 const HEAD: usize = 1 + 8 + 4;
 
-/// What the reply to a write means.
+/// What the reply to a command means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// The count after it; null if there was none.
@@ -20,6 +19,8 @@ pub(super) enum Expected {
     Replaced,
     /// A text; null if there was one already.
     Stored,
+    /// So many items.
+    Items(usize),
 }
 
 /// After these errors, which are not about one key, only a new connection helps: the server has forgotten the scripts, follows
@@ -29,96 +30,57 @@ const OF_SERVER: [&[u8]; 6] = [b"NOSCRIPT", b"READONLY", b"OOM", b"MISCONF", b"N
 /// A right that is missing inside a script, as Redis and as Valkey say it.
 const IN_SCRIPT: [&[u8]; 2] = [b"ERR The user executing the script", b"ERR ACL failure in script"];
 
-#[derive(Debug, Default)]
-pub(super) struct FrameReader {
-    expected: Vec<Expected>,
-    written: Vec<Written>,
-    reads: usize,
-    /// How many items each command reads, and how many more come in the present reply.
-    reads_each: usize,
-    inside: usize,
-    items: Vec<Option<Place>>,
-    /// How many items could not be read, because of an error.
-    unread: usize,
-    /// The place of the first message, and whether any of them is about the server.
-    failure: Option<Range<usize>>,
-    is_of_server: bool,
-}
-
-impl FrameReader {
-    /// One command reads `reads_each` items.
-    pub(super) fn new(expected: Vec<Expected>, reads: usize, reads_each: usize) -> Self {
-        let (written, items) = (Vec::with_capacity(expected.len()), Vec::with_capacity(reads));
-        Self { expected, written, reads, reads_each, items, ..Self::default() }
-    }
-
-    fn fail(&mut self, place: Range<usize>, input: &[u8]) {
-        self.is_of_server |= OF_SERVER.iter().chain(&IN_SCRIPT).any(|code| input[place.clone()].starts_with(code));
-        self.failure.get_or_insert(place);
-    }
-
-    fn take(&mut self, frame: Frame, input: &[u8]) -> Result<(), Garbage> {
-        if let Some(expected) = self.expected.get(self.written.len()) {
-            let written = match (expected, frame) {
-                (_, Frame::Error(place)) => {
-                    self.fail(place, input);
-                    Written::Failed
+/// What is expected of each command, the writes before the reads.
+impl Reader for Vec<Expected> {
+    fn read(&mut self, input: &[u8]) -> Result<Option<Outcome>, Garbage> {
+        let mut outcome = Outcome { written: Vec::with_capacity(self.len()), ..Outcome::default() };
+        let Outcome { length, written, items, is_read, is_failure, failure } = &mut outcome;
+        // How many items could not be read, and whether any message is about the server.
+        let (mut unread, mut is_of_server) = (0, false);
+        let mut next = || {
+            let (frame, end) = frame(input, *length)?.unzip();
+            *length = end.unwrap_or(*length);
+            Ok(frame)
+        };
+        for expected in self.iter().copied() {
+            let Some(reply) = next()? else { return Ok(None) };
+            if let Frame::Error(place) = &reply {
+                is_of_server |= OF_SERVER.iter().chain(&IN_SCRIPT).any(|code| input[place.clone()].starts_with(code));
+                failure.get_or_insert_with(|| String::from_utf8_lossy(&input[place.clone()]).into_owned());
+            }
+            match (expected, reply) {
+                (Expected::Items(count), Frame::Several(found)) if found == count as u64 => {
+                    items.reserve(count);
+                    for _ in 0..found {
+                        items.push(match next()? {
+                            Some(Frame::Text(place)) => Some(item(place, input)),
+                            Some(Frame::Null) => None,
+                            Some(_) => return Err(Garbage),
+                            None => return Ok(None),
+                        });
+                    }
                 }
-                (Expected::Sum(Echo::Count), Frame::Number(count)) => Written::Count(count),
-                (Expected::Replaced, Frame::Number(0)) | (Expected::Stored, Frame::Null) => Written::Refused,
+                (Expected::Items(count), Frame::Error(_)) => {
+                    items.resize(items.len() + count, None);
+                    unread += count;
+                }
+                (_, Frame::Error(_)) => written.push(Written::Failed),
+                (Expected::Sum(Echo::Count), Frame::Number(count)) => written.push(Written::Count(count)),
+                (Expected::Replaced, Frame::Number(0)) | (Expected::Stored, Frame::Null) => {
+                    written.push(Written::Refused);
+                }
                 (Expected::Sum(Echo::Quiet) | Expected::Replaced, Frame::Number(_))
-                | (Expected::Stored, Frame::Text(_)) => Written::Done,
-                (Expected::Sum(_) | Expected::Replaced, Frame::Null) => Written::Missing,
+                | (Expected::Stored, Frame::Text(_)) => written.push(Written::Done),
+                (Expected::Sum(_) | Expected::Replaced, Frame::Null) => written.push(Written::Missing),
                 _ => return Err(Garbage),
-            };
-            self.written.push(written);
-            return Ok(());
-        }
-        let is_inside = self.inside > 0;
-        match frame {
-            Frame::Several(count) if !is_inside && count == self.reads_each as u64 => self.inside = self.reads_each,
-            Frame::Text(_) | Frame::Null if is_inside => {
-                self.items.push(if let Frame::Text(place) = frame { Some(item(place, input)) } else { None });
-                self.inside -= 1;
             }
-            Frame::Error(place) if !is_inside => {
-                self.fail(place, input);
-                self.unread += self.reads_each;
-                self.items.resize(self.items.len() + self.reads_each, None);
-            }
-            _ => return Err(Garbage),
         }
-        Ok(())
-    }
-}
-
-impl Reader for FrameReader {
-    fn read(&mut self, input: &[u8]) -> Result<Option<usize>, Garbage> {
-        // Replies that were read before may have changed meanwhile: another server has done what this one had not.
-        *self = Self::new(mem::take(&mut self.expected), self.reads, self.reads_each);
-        let mut length = 0;
-        while self.written.len() < self.expected.len() || self.items.len() < self.reads {
-            let Some((frame, next)) = frame(input, length)? else { return Ok(None) };
-            self.take(frame, input)?;
-            length = next;
-        }
-        Ok(Some(length))
-    }
-
-    fn replies<'a>(&'a self, input: &'a [u8]) -> Replies<'a> {
-        let Self { written, reads, items, unread, is_of_server, failure, .. } = self;
-        let is_all = unread == reads && written.iter().all(|written| *written == Written::Failed);
-        let message = failure.clone().and_then(|place| str::from_utf8(input.get(place)?).ok());
-        // Somebody else has made an item of another type. That is about its key alone.
-        let is_of_key = message.is_some_and(|message| message.starts_with("WRONGTYPE"));
-        Replies {
-            written,
-            items,
-            input,
-            is_read: *unread == 0,
-            is_failure: failure.is_some() && (is_all && !is_of_key || *is_of_server),
-            failure: message,
-        }
+        *is_read = unread == 0;
+        let is_all = unread == items.len() && written.iter().all(|written| *written == Written::Failed);
+        // Somebody else may have made an item of another type. That is about its key alone.
+        let is_of_all = |message: &String| is_of_server || is_all && !message.starts_with("WRONGTYPE");
+        *is_failure = failure.as_ref().is_some_and(is_of_all);
+        Ok(Some(outcome))
     }
 }
 
@@ -132,26 +94,30 @@ fn item(place: Range<usize>, input: &[u8]) -> Place {
         let (number, version) = (u32::from_be_bytes(*number), u64::from_be_bytes(*version));
         return Place { value: place.start + HEAD..place.end, number, version };
     }
-    let space = memchr::memchr(b' ', bytes);
-    let number = space.and_then(|space| digits(&bytes[space + 1..])).and_then(|number| u32::try_from(number).ok());
-    let end = if number.is_some() { place.start + space.unwrap_or(bytes.len()) } else { place.end };
-    Place { value: place.start..end, number: number.unwrap_or(0), version: 0 }
+    let number = |space: usize| Some((space, u32::try_from(digits(&bytes[space + 1..])?).ok()?));
+    let (length, number) = memchr::memchr(b' ', bytes).and_then(number).unwrap_or((bytes.len(), 0));
+    Place { value: place.start..place.start + length, number, version: 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::shared::protocol::Item;
+    use crate::store::shared::protocol::{Item, Replies};
 
-    fn reader(reads: usize) -> FrameReader {
+    fn reader(reads: usize) -> Vec<Expected> {
         let writes = [Expected::Sum(Echo::Quiet), Expected::Sum(Echo::Count), Expected::Replaced, Expected::Stored];
-        FrameReader::new(writes.to_vec(), reads, reads)
+        let read = (reads > 0).then_some(Expected::Items(reads));
+        writes.into_iter().chain(read).collect()
+    }
+
+    fn all(reader: &mut Vec<Expected>, input: &[u8]) -> Outcome {
+        let outcome = reader.read(input).unwrap().unwrap();
+        assert_eq!(outcome.length, input.len());
+        outcome
     }
 
     fn results(input: &[u8]) -> Vec<Written> {
-        let mut reader = reader(0);
-        assert_eq!(reader.read(input), Ok(Some(input.len())));
-        reader.written
+        all(&mut reader(0), input).written
     }
 
     #[test]
@@ -164,23 +130,24 @@ mod tests {
             assert_eq!(reader.read(&input[..cut]), Ok(None), "{cut}");
         }
         let next = [&input[..], b":1\r\n"].concat();
-        assert_eq!(reader.read(&next), Ok(Some(input.len())));
-        let replies = reader.replies(&next);
-        assert_eq!(replies.written, [Written::Done, Written::Count(8), Written::Done, Written::Done]);
+        let outcome = reader.read(&next).unwrap().unwrap();
+        assert_eq!(outcome.length, input.len());
+        let replies = Replies { outcome: &outcome, input: &next };
+        assert_eq!(replies.outcome.written, [Written::Done, Written::Count(8), Written::Done, Written::Done]);
         let item = |value, number, version| Some(Item { value, number, version });
         let items = [item(&b"5"[..], 0, 0), None, item(b"xy", 77, 9), item(b"12", 7, 0)];
         assert_eq!([0, 1, 2, 3].map(|place| replies.item(place)), items);
-        assert_eq!((replies.is_read, replies.is_failure, replies.failure), (true, false, None));
+        assert_eq!((outcome.is_read, outcome.is_failure, &outcome.failure), (true, false, &None));
     }
 
     #[test]
     fn a_reply_that_has_become_another_one_is_read_again() {
-        let mut reader = FrameReader::new(vec![Expected::Replaced], 1, 1);
+        let mut reader = vec![Expected::Replaced, Expected::Items(1)];
         assert_eq!(reader.read(b"-NOSCRIPT No matching script.\r\n*1\r\n$1"), Ok(None));
         let input = b":1\r\n*1\r\n$1\r\n5\r\n";
-        assert_eq!(reader.read(input), Ok(Some(input.len())));
-        let replies = reader.replies(input);
-        assert_eq!((replies.written, replies.failure), (&[Written::Done][..], None));
+        let outcome = all(&mut reader, input);
+        let replies = Replies { outcome: &outcome, input };
+        assert_eq!((&outcome.written[..], &outcome.failure), (&[Written::Done][..], &None));
         assert_eq!(replies.item(0).and_then(|item| item.count()), Some(5));
     }
 
@@ -194,9 +161,7 @@ mod tests {
     #[test]
     fn an_error_is_about_one_command() {
         let after = |input: &[u8]| {
-            let mut reader = reader(1);
-            assert_eq!(reader.read(input), Ok(Some(input.len())));
-            let Replies { written, is_read, is_failure, failure, .. } = reader.replies(input);
+            let Outcome { written, is_read, is_failure, failure, .. } = all(&mut reader(1), input);
             (written.iter().filter(|one| **one == Written::Failed).count(), is_read, is_failure, failure.is_some())
         };
         assert_eq!(after(b":1\r\n-WRONGTYPE 1\r\n:1\r\n+OK\r\n*1\r\n_\r\n"), (1, true, false, true));
@@ -215,10 +180,9 @@ mod tests {
     #[test]
     fn reads_of_one_item_each_fail_alone() {
         let after = |input: &[u8]| {
-            let mut reader = FrameReader::new(vec![Expected::Stored], 2, 1);
-            assert_eq!(reader.read(input), Ok(Some(input.len())));
-            let Replies { written, items, is_read, is_failure, .. } = reader.replies(input);
-            (written.to_vec(), items.iter().map(Option::is_some).collect::<Vec<_>>(), is_read, is_failure)
+            let mut reader = vec![Expected::Stored, Expected::Items(1), Expected::Items(1)];
+            let Outcome { written, items, is_read, is_failure, .. } = all(&mut reader, input);
+            (written, items.iter().map(Option::is_some).collect::<Vec<_>>(), is_read, is_failure)
         };
         let (done, failed) = (vec![Written::Done], vec![Written::Failed]);
         assert_eq!(after(b"+OK\r\n*1\r\n+5\r\n*1\r\n+6\r\n"), (done.clone(), vec![true, true], true, false));
