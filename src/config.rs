@@ -88,10 +88,8 @@ pub use upstream::{
 pub use values::{admin_url, document_url};
 pub use written_key::KeyForms;
 
-/// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.
-///
-/// # Errors
-/// All its problems at once.
+/// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`. The error has all
+/// its problems.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
     Document::one(name, bytes.to_vec(), Some(folder)).config()
 }

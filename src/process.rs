@@ -95,10 +95,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Handles signals that would end the process.
-    ///
-    /// # Errors
-    /// When the system refuses that.
+    /// Handles signals that would end the process. Fails when the system refuses that.
     pub fn new() -> io::Result<Self> {
         let runtime = local_runtime()?;
         let signals = {
@@ -121,10 +118,8 @@ pub struct Start {
     pub state: Option<PathBuf>,
 }
 
-/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
-///
-/// # Errors
-/// When it cannot start, or one of its workers fails.
+/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time. Fails when it cannot start, or
+/// one of its workers fails.
 pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let Prepared { runtime, signals } = prepared;
     let Start { source, loaded: Loaded { mut config, instead_of }, read_since, watch, state } = start;

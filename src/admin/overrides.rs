@@ -51,10 +51,7 @@ pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideReque
     mpsc::channel(MAX_WAITING)
 }
 
-/// Sets an override of a key as `written`, and shows it.
-///
-/// # Errors
-/// The response if the override is not set.
+/// Sets an override of a key as `written`, and shows it. The error is the response if it is not set.
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
     key: &FoundKey<'_>,
@@ -82,10 +79,7 @@ pub(super) async fn set(
     Ok(json!({ "override": describe(&allowance, ends) }))
 }
 
-/// Asks the control thread for the change, and waits until it is in force.
-///
-/// # Errors
-/// The response if nothing has changed.
+/// Asks the control thread for the change, and waits until it is in force. The error is the response if nothing has changed.
 pub(super) async fn change(
     requests: &mpsc::Sender<OverrideRequest>,
     limit: &ConfiguredLimit,

@@ -52,10 +52,8 @@ impl From<NoResult> for io::Error {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts `work` on a thread with this name. The argument of `work` tells whether the result is still wanted.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
+    /// Starts `work` on a thread with this name. The argument of `work` tells whether the result is still wanted. Fails when
+    /// the system cannot start a thread.
     pub fn start(
         name: &str,
         limit: Duration,
@@ -71,10 +69,8 @@ impl<T: Send + 'static> Background<T> {
         Ok(Self { result, limit, deadline, thread })
     }
 
-    /// Waits for the result. The future may be dropped and created again, until one has returned the result.
-    ///
-    /// # Errors
-    /// When the time limit is over. Then the result is not wanted any more.
+    /// Waits for the result. The future may be dropped and created again, until one has returned the result. Fails when the
+    /// time limit is over. Then the result is not wanted any more.
     pub async fn result(&mut self) -> Result<T, NoResult> {
         match timeout_at(self.deadline, &mut self.result).await {
             Ok(result) => result.map_err(|_| NoResult::Panicked),
@@ -85,10 +81,7 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 
-    /// Blocks until the result is there.
-    ///
-    /// # Errors
-    /// When the time limit is over, or no timer can be created.
+    /// Blocks until the result is there. Fails when the time limit is over, or no timer can be created.
     pub fn wait(mut self) -> io::Result<T> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         Ok(runtime.block_on(self.result())?)
@@ -99,19 +92,13 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// For the tasks of this thread.
-///
-/// # Errors
-/// When the system refuses what the runtime needs.
+/// For the tasks of this thread. Fails when the system refuses what the runtime needs.
 pub fn local_runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-/// Runs a future on this thread. Does not wait for what it leaves behind: a thread with a DNS lookup, or with a file on a
-/// file system that does not answer, may be blocked for longer.
-///
-/// # Errors
-/// When the system refuses what a runtime needs.
+/// Runs a future on this thread. Does not wait for what it leaves behind: a thread with a DNS lookup, or with a file on a file
+/// system that does not answer, may be blocked for longer. Fails when the system refuses what a runtime needs.
 pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = local_runtime()?;
     let output = runtime.block_on(future);

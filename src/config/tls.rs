@@ -62,10 +62,7 @@ impl Tls {
         identities.extend(issued.cloned());
     }
 
-    /// The same settings with the present content of the files.
-    ///
-    /// # Errors
-    /// The first file that is not what it should be.
+    /// The same settings with the present content of the files. The error names the first file that is not what it should be.
     pub fn read_again(&self) -> Result<Self, FileError> {
         let mut identities = self.certificates.iter().map(CertificateFiles::read).collect::<Result<Vec<_>, _>>()?;
         identities.extend(self.issued().cloned());
@@ -79,8 +76,7 @@ impl CertificateFiles {
         [&self.cert, &self.key].into_iter().chain(&self.ocsp).map(PathBuf::as_path)
     }
 
-    /// # Errors
-    /// The file that is not what it should be: where they do not fit, the key.
+    /// The error names the file that is not what it should be: where they do not fit, the key.
     pub(super) fn read(&self) -> Result<Identity, FileError> {
         let chain = pem_files::read(&self.cert, tls::certificates)?;
         let key = pem_files::read(&self.key, tls::private_key)?;
@@ -97,8 +93,7 @@ impl CertificateFiles {
 }
 
 impl ClientCa {
-    /// # Errors
-    /// When the file is not what it should be.
+    /// Fails when the file is not what it should be.
     pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
         pem_files::read(&self.path, |pem| ClientAuth::new(Authorities::new(tls::certificates(pem)?)?, self.is_required))
     }

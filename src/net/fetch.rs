@@ -59,10 +59,8 @@ impl fmt::Display for FetchError {
 
 impl std::error::Error for FetchError {}
 
-/// Fetches a document of at most `most` bytes. `tls` is needed for `https`.
-///
-/// # Errors
-/// When there is no such document within [`LIMIT`].
+/// Fetches a document of at most `most` bytes. `tls` is needed for `https`. Fails when there is no such document within
+/// [`LIMIT`].
 pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result<Bytes, FetchError> {
     let mut request = Request::new(Full::default());
     let json = HeaderValue::from_static("application/json, */*;q=0.5");
@@ -86,11 +84,8 @@ pub enum Fetched {
     Unchanged,
 }
 
-/// Fetches a document of at most `most` bytes within `limit`, unless the server still has the version that
-/// `If-None-Match` in `headers` names. `tls` is needed for `https`.
-///
-/// # Errors
-/// When there is no such document in time.
+/// Fetches a document of at most `most` bytes within `limit`, unless the server still has the version that `If-None-Match` in
+/// `headers` names. `tls` is needed for `https`. Fails when there is no such document in time.
 pub async fn fetch_changed(
     url: &Url,
     tls: Option<&ConnectorTls>,
@@ -132,11 +127,8 @@ fn is_entity_tag(bytes: &[u8]) -> bool {
     bytes.len() <= LONGEST_ETAG && inner.is_some_and(|inner| inner.iter().all(is_allowed))
 }
 
-/// Sends a request to `url`, on a connection of its own. Sets its URI, `Host`, `User-Agent` and `Connection`. `tls` is
-/// needed for `https`.
-///
-/// # Errors
-/// When there is no response with a body of at most `most` bytes within `limit`.
+/// Sends a request to `url`, on a connection of its own. Sets its URI, `Host`, `User-Agent` and `Connection`. `tls` is needed
+/// for `https`. Fails when there is no response with a body of at most `most` bytes within `limit`.
 pub async fn exchange(
     url: &Url,
     tls: Option<&ConnectorTls>,
@@ -156,10 +148,7 @@ pub async fn exchange(
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
-/// Like [`exchange`], but ignores the body of the response.
-///
-/// # Errors
-/// When there is no response within `limit`.
+/// Like [`exchange`], but ignores the body of the response. Fails when there is no response within `limit`.
 pub async fn status(
     url: &Url,
     tls: Option<&ConnectorTls>,

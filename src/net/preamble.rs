@@ -56,10 +56,7 @@ impl Display for PreambleError {
     }
 }
 
-/// Reads the preamble at the beginning of `bytes`; `None` if it is not complete.
-///
-/// # Errors
-/// When no valid preamble begins like this.
+/// Reads the preamble at the beginning of `bytes`; `None` if it is not complete. Fails when no valid preamble begins like this.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     if may_begin(bytes, SIGNATURE) {
         version_2(bytes)

@@ -85,10 +85,8 @@ impl Identity {
         self.not_after <= now.after(SOON)
     }
 
-    /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8).
-    ///
-    /// # Errors
-    /// When a certificate cannot be read, the key cannot be used or belongs to another certificate, or `ocsp` is no answer.
+    /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8). Fails when a certificate cannot be read, the key
+    /// cannot be used or belongs to another certificate, or `ocsp` is no answer.
     pub fn new(
         file: String,
         chain: Vec<CertificateDer<'static>>,
@@ -114,10 +112,7 @@ impl Identity {
     }
 }
 
-/// All certificates of a PEM file, in its order.
-///
-/// # Errors
-/// When the file is not PEM or has no certificate.
+/// All certificates of a PEM file, in its order. Fails when the file is not PEM or has no certificate.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let found = CertificateDer::pem_slice_iter(without_mark(pem)).take(MOST_CERTIFICATES + 1);
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| not_pem(&error))?;
@@ -128,10 +123,8 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError
     }
 }
 
-/// The first private key of a PEM file: PKCS #8, PKCS #1 or SEC 1.
-///
-/// # Errors
-/// When the file is not PEM, has no private key, or the key is protected by a password.
+/// The first private key of a PEM file: PKCS #8, PKCS #1 or SEC 1. Fails when the file is not PEM, has no private key, or the
+/// key is protected by a password.
 pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     // The marks of PKCS #8, and of OpenSSL for the older formats.
     let is_encrypted = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"]
@@ -154,10 +147,7 @@ fn not_pem(error: &pem::Error) -> PemError {
     })
 }
 
-/// From when a certificate is valid, and its last second.
-///
-/// # Errors
-/// When it cannot be read.
+/// From when a certificate is valid, and its last second. Fails when it cannot be read.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<(Time, Time), PemError> {
     parse(certificate, 1).map(|certificate| validity_of(&certificate))
 }

@@ -164,10 +164,7 @@ impl BodyInspector {
         })
     }
 
-    /// Begins to read a body, with what the head of its request declares about it.
-    ///
-    /// # Errors
-    /// If it cannot be used.
+    /// Begins to read a body, with what the head of its request declares about it. Fails if it cannot be used.
     pub fn begin(&self, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Inspection<'_>, BodyProblem> {
         let is_there = !body.is_empty();
         if is_there && is_compressed(head.headers) {
@@ -183,10 +180,8 @@ impl BodyInspector {
         Ok(Inspection::new(&self.compiled, if rewritten == Api::Other { asked } else { rewritten }))
     }
 
-    /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that.
-    ///
-    /// # Errors
-    /// If it cannot be used.
+    /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that. Fails if it cannot
+    /// be used.
     pub fn finish(
         &self,
         head: &RequestAttributes<'_>,

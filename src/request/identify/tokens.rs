@@ -126,10 +126,7 @@ impl TokenReader {
         }
     }
 
-    /// Finds and verifies the token of the request.
-    ///
-    /// # Errors
-    /// When there is none, or it is not valid.
+    /// Finds and verifies the token of the request. Fails when there is none, or it is not valid.
     pub fn read(
         &self,
         headers: &HeaderMap,
@@ -210,11 +207,8 @@ pub fn known_tokens<'a>(
     Some(valid)
 }
 
-/// Verifies those tokens of a request that are not known to be valid.
-///
-/// # Errors
-/// When a token is required and not valid. One place in a request has one token, so if there are several readers of the
-/// same place, it is enough if one of them accepts it.
+/// Verifies those tokens of a request that are not known to be valid. Fails when a token is required and not valid. One place
+/// in a request has one token, so if there are several readers of the same place, it is enough if one of them accepts it.
 pub fn verify_tokens<'a>(
     readers: &'a [Arc<TokenReader>],
     headers: &HeaderMap,
