@@ -25,16 +25,12 @@ const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 pub struct Jwt {
     /// For `jwt:NAME:CLAIM` in keys.
     pub name: String,
-    /// The `iss` that a token must have.
     pub issuer: String,
-    /// The `aud` that a token may have. If empty, a token must have none.
     pub audience: Vec<String>,
     pub jwks: Jwks,
     /// At least one.
     pub algorithms: Vec<Algorithm>,
-    /// A header, a cookie or `Authorization: Bearer`.
     pub from: Source,
-    /// Whether requests without a valid token are answered 401 on routes that use the tokens.
     pub required: bool,
 }
 

@@ -15,7 +15,6 @@ use crate::net::tls::{self, Authorities, ClientAuth, Identity, MinVersion, PemEr
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tls {
     pub certificates: Vec<CertificateFiles>,
-    /// Names for which an authority issues a certificate.
     pub acme: Option<Acme>,
     pub client_ca: Option<ClientCa>,
     /// The content of the files, then the certificate for `acme` if there is one.
@@ -37,7 +36,6 @@ pub struct CertificateFiles {
 pub struct ClientCa {
     /// Certificates in PEM.
     pub path: PathBuf,
-    /// Whether a client without a certificate is refused.
     pub is_required: bool,
 }
 
