@@ -65,9 +65,12 @@ use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
-pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
-pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use overrides::{OverrideChange, OverrideRequest};
+pub use reload::{RecentReloads, ReloadAnswer, ReloadResult};
 pub use source::RemoteStatus;
+
+/// The most requests of one kind that wait for the control thread.
+pub const MAX_WAITING: usize = 32;
 
 /// What the admin listener shows and changes.
 pub struct View {

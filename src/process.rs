@@ -161,8 +161,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let (stage, staged) = watch::channel(Stage::Running);
 
     let access_log = AccessLogOutput { writer: logging.access.clone(), format: config.log.access_format };
-    let (reload_requests, requested) = admin::reload_channel();
-    let (override_requests, overrides_requested) = admin::override_channel();
+    let (reload_requests, requested) = mpsc::channel(admin::MAX_WAITING);
+    let (override_requests, overrides_requested) = mpsc::channel(admin::MAX_WAITING);
     if let (Some(remote), None) = (source.remote(), &instead_of) {
         remote.keep();
         remote.applied();
