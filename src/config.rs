@@ -134,6 +134,11 @@ impl Config {
         route.limits.iter().chain(&route.pools).filter_map(|index| self.limits.get(*index))
     }
 
+    /// The upstream to which the requests of a route are forwarded.
+    pub fn upstream_of(&self, route: &Route) -> Option<&Upstream> {
+        self.upstreams.get(route.action.upstream()?)
+    }
+
     /// The pools that the route does not name.
     pub fn pools_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
         route.pools.iter().filter_map(|index| self.limits.get(*index))

@@ -64,6 +64,16 @@ pub enum Balance {
     Hash(Key),
 }
 
+impl Balance {
+    /// The key by which requests go to servers.
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Hash(key) => Some(key),
+            Self::RoundRobin | Self::LeastRequests => None,
+        }
+    }
+}
+
 /// The key has a setting of its own, so it is empty here.
 static BALANCES: [(&str, Balance); 3] = [
     ("round-robin", Balance::RoundRobin),
