@@ -4,9 +4,9 @@
 //! The kernel may block a thread in such a read, and then nothing can stop the thread. So the work runs on its own thread,
 //! and the caller waits for the result only until a time limit.
 
+use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{fmt, io};
 
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::oneshot;
@@ -20,26 +20,14 @@ pub struct Background<T> {
     thread: JoinHandle<()>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoResult {
     /// The time limit.
+    #[error("not done within {}: check that the disk or the server with the files answers", humantime::format_duration(*.0))]
     TimedOut(Duration),
+    #[error("it failed unexpectedly")]
     Panicked,
 }
-
-impl fmt::Display for NoResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut(limit) => {
-                let limit = humantime::format_duration(*limit);
-                write!(f, "not done within {limit}: check that the disk or the server with the files answers")
-            }
-            Self::Panicked => f.write_str("it failed unexpectedly"),
-        }
-    }
-}
-
-impl std::error::Error for NoResult {}
 
 impl From<NoResult> for io::Error {
     fn from(missing: NoResult) -> Self {

@@ -1,6 +1,5 @@
 //! A connection to a server that the gateway itself asks.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -29,23 +28,15 @@ pub struct Connection {
     driver: JoinSet<hyper::Result<()>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    #[error("{0}")]
     Tcp(io::Error),
+    #[error("{0}")]
     Tls(io::Error),
+    #[error("{0}")]
     Http(hyper::Error),
 }
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(error) | Self::Tls(error) => error.fmt(f),
-            Self::Http(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 impl Connection {
     /// Connects to the server of a URL. `tls` is needed for `https`. Fails when there is no connection to any of its addresses.

@@ -1,7 +1,6 @@
 //! The identity of the gateway: a chain of certificates and the private key of the first one, as PEM files have them
 //! (RFC 7468).
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,36 +41,26 @@ const SOON: Duration = Duration::from_secs(14 * 86_400);
 /// Only the fields that are needed have to be valid.
 type Certificate = CertificateInner<Raw>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PemError {
-    /// What is missing.
+    #[error("there is no {0} in it")]
     Missing(&'static str),
+    #[error("it is not PEM: {0}")]
     Pem(String),
+    #[error("the private key is protected by a password")]
     Encrypted,
     /// The number of the certificate in the file, from 1, and why it cannot be read.
+    #[error("certificate {0} in it cannot be read: {1}")]
     Certificate(usize, String),
+    #[error("it has more than {MOST_CERTIFICATES} certificates")]
     TooMany,
+    #[error("the private key cannot be used: {0}")]
     Key(String),
+    #[error("the private key does not belong to the certificate")]
     Mismatch,
+    #[error("it is no OCSP response to staple: {0}")]
     Ocsp(String),
 }
-
-impl fmt::Display for PemError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(what) => write!(f, "there is no {what} in it"),
-            Self::Pem(why) => write!(f, "it is not PEM: {why}"),
-            Self::Encrypted => f.write_str("the private key is protected by a password"),
-            Self::Certificate(number, why) => write!(f, "certificate {number} in it cannot be read: {why}"),
-            Self::TooMany => write!(f, "it has more than {MOST_CERTIFICATES} certificates"),
-            Self::Key(why) => write!(f, "the private key cannot be used: {why}"),
-            Self::Mismatch => f.write_str("the private key does not belong to the certificate"),
-            Self::Ocsp(why) => write!(f, "it is no OCSP response to staple: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for PemError {}
 
 /// A key belongs to its certificate, so keys are not compared.
 impl PartialEq for Identity {

@@ -6,7 +6,6 @@
 //! invent any number of them.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,19 +73,12 @@ pub struct CheckedTokens<'a> {
 
 pub type ValidTokens<'a> = SmallVec<[ValidToken<'a>; 1]>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenProblem {
+    #[error("The request has no token.")]
     Missing,
+    #[error("{}", .0.detail())]
     Invalid(Rejection),
-}
-
-impl fmt::Display for TokenProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("The request has no token."),
-            Self::Invalid(rejection) => f.write_str(rejection.detail()),
-        }
-    }
 }
 
 pub struct TokenCache {
