@@ -259,10 +259,9 @@ async fn serve(
         }
         Action::Forward(forwarding) => {
             let input = template_input(client, target, &record.id);
-            let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
+            let for_server = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(resolved.target);
-            let (gateway, changes, trace) =
-                (&gateway, (request_headers.as_deref(), changes.headers.as_deref()), *trace);
+            let (gateway, changes, trace) = (&gateway, (for_server.as_deref(), changes.headers.as_deref()), *trace);
             metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
             if state.reservations.counts_bytes() {
                 record.count_bytes(ByteMeter::begin(&gateway.store, limits, &mut request.body, &mut state));
@@ -283,9 +282,8 @@ async fn serve(
     settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);
     meter.into_iter().for_each(|meter| record.meter(meter));
-    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
-        (response.status(), &route.action)
-    {
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if let (true, Action::Forward(Forwarding { upstream, .. })) = (is_tunnel, &route.action) {
         changes.apply(response);
         return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }

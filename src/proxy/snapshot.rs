@@ -209,13 +209,13 @@ impl Snapshot {
             .iter()
             .zip(&key_sources)
             .map(|(jwt, keys)| {
-                let new = |name| JwtMetrics { name, workers: PerWorker::new(shared.workers) };
+                let new = |name, workers| JwtMetrics { name, workers: PerWorker::new(workers) };
                 let metrics = shared.tokens.get(&jwt.name, new);
                 Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), metrics))
             })
             .collect();
-        let route_metrics =
-            |name: &str| shared.routes.get(name, |name| RouteMetrics { name, workers: PerWorker::new(shared.workers) });
+        let new = |name, workers| RouteMetrics { name, workers: PerWorker::new(workers) };
+        let route_metrics = |name: &str| shared.routes.get(name, new);
         let served = |(route, single): (&config::Route, Arc<SingleSources>)| {
             let indices = || route.limits.iter().chain(&route.pools);
             let limits_and_rates =
@@ -234,7 +234,7 @@ impl Snapshot {
                 is_of_route: pools.is_of_route(place),
                 settles: pools.settles(place),
                 missing: limit.missing,
-                metrics: shared.limits.get(&limit.name, |name| LimitMetrics::new(&name, shared.workers)),
+                metrics: shared.limits.get(&limit.name, |name, workers| LimitMetrics::new(&name, workers)),
                 // Only the admin listener shows frequent keys.
                 counts_keys: config.admin.is_some(),
                 notices: shared.notices.about(&notices, limit),
@@ -262,13 +262,12 @@ impl Snapshot {
                 balance_key: config.upstream_of(route).and_then(|upstream| {
                     Some(KeyExtractor::new(&upstream.name, upstream.balance.key()?, &route.path, None))
                 }),
-                failures: config.upstream_of(route).map(|upstream| {
-                    shared.upstreams.get(&upstream.name, |name| UpstreamFailures::new(name, shared.workers))
-                }),
+                failures: config
+                    .upstream_of(route)
+                    .map(|upstream| shared.upstreams.get(&upstream.name, UpstreamFailures::new)),
                 shedding: config.server.shed.as_ref().map(|_| {
                     let name = config.upstream_of(route).map_or("", |upstream| &upstream.name);
-                    let meter = shared.meters.get(name, |name| Meter::new(name, shared.workers));
-                    Box::new(RouteShedding::new(config, route, meter))
+                    Box::new(RouteShedding::new(config, route, shared.meters.get(name, Meter::new)))
                 }),
             }
         };

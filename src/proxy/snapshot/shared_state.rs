@@ -47,25 +47,28 @@ pub struct SharedState {
 }
 
 /// What is counted for routes, limits and others, by their names.
-pub struct ByName<T>(Mutex<BTreeMap<String, Arc<T>>>);
-
-impl<T> Default for ByName<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
+pub struct ByName<T> {
+    workers: usize,
+    known: Mutex<BTreeMap<String, Arc<T>>>,
 }
 
 impl<T> ByName<T> {
-    pub fn all(&self) -> Vec<Arc<T>> {
-        self.0.lock().values().cloned().collect()
+    fn new(workers: usize) -> Self {
+        Self { workers, known: Mutex::default() }
     }
 
-    pub(super) fn get(&self, name: &str, new: impl FnOnce(String) -> T) -> Arc<T> {
-        self.0.lock().entry(name.to_owned()).or_insert_with(|| Arc::new(new(name.to_owned()))).clone()
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.known.lock().values().cloned().collect()
+    }
+
+    /// The one with this name, or a `new` one for all workers.
+    pub(super) fn get(&self, name: &str, new: impl FnOnce(String, usize) -> T) -> Arc<T> {
+        let new = || Arc::new(new(name.to_owned(), self.workers));
+        self.known.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     fn retain(&self, is_used: impl Fn(&str) -> bool) {
-        self.0.lock().retain(|name, _| is_used(name));
+        self.known.lock().retain(|name, _| is_used(name));
     }
 }
 
@@ -73,11 +76,11 @@ impl SharedState {
     pub fn new(workers: usize, upstream_connections: usize) -> Self {
         Self {
             workers,
-            routes: ByName::default(),
-            limits: ByName::default(),
-            upstreams: ByName::default(),
-            meters: ByName::default(),
-            tokens: ByName::default(),
+            routes: ByName::new(workers),
+            limits: ByName::new(workers),
+            upstreams: ByName::new(workers),
+            meters: ByName::new(workers),
+            tokens: ByName::new(workers),
             key_sources: Arc::default(),
             quota_sources: Arc::default(),
             exporters: Exporters::default(),
@@ -96,7 +99,7 @@ impl SharedState {
     /// Makes this process forget the ban of a key of the limit with this name, and its refusals.
     pub fn forget_ban(&self, name: &str, ban: &BanLimits, key: Fingerprint) {
         self.strikes.forget(&ban.strikes, key);
-        let limit = self.limits.0.lock().get(name).cloned();
+        let limit = self.limits.known.lock().get(name).cloned();
         limit.iter().for_each(|limit| limit.bans.iter().for_each(|known| known.forget(key)));
     }
 
