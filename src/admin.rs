@@ -65,9 +65,12 @@ use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
-pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
-pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use overrides::{OverrideChange, OverrideRequest};
+pub use reload::{RecentReloads, ReloadAnswer, ReloadResult};
 pub use source::RemoteStatus;
+
+/// The most requests of one kind that wait for the control thread.
+pub const MAX_WAITING: usize = 32;
 
 /// What the admin listener shows and changes.
 pub struct View {
@@ -136,10 +139,8 @@ const OPENAPI: &[u8] = include_bytes!("../docs/openapi.json");
 /// Forbids pages of other origins to load a response.
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Serves on the newest of the `listeners`, in a thread of its own, until the process ends.
-///
-/// # Errors
-/// When the system cannot start a thread, or refuses what its runtime needs.
+/// Serves on the newest of the `listeners`, in a thread of its own, until the process ends. Fails when the system cannot start
+/// a thread, or refuses what its runtime needs.
 pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -> io::Result<()> {
     let (sender, started) = channel();
     thread::Builder::new().name("admin".to_owned()).spawn(move || {
@@ -251,10 +252,8 @@ async fn answer(view: Arc<View>, events: Rc<Events>, peer: Peer, request: Reques
     response
 }
 
-/// Checks whether the request may be answered, and finds what it asks for.
-///
-/// # Errors
-/// The answer to a request that is refused.
+/// Checks whether the request may be answered, and finds what it asks for. The error is the answer to a request that is
+/// refused.
 async fn admit<'a>(
     view: &View,
     peer: Peer,

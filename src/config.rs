@@ -88,10 +88,8 @@ pub use upstream::{
 pub use values::{admin_url, document_url};
 pub use written_key::KeyForms;
 
-/// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.
-///
-/// # Errors
-/// All its problems at once.
+/// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`. The error has all
+/// its problems.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
     Document::one(name, bytes.to_vec(), Some(folder)).config()
 }
@@ -134,6 +132,11 @@ impl Config {
     /// The limits that decide about requests of a route: those that it names, then their pools that it does not name.
     pub fn limits_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
         route.limits.iter().chain(&route.pools).filter_map(|index| self.limits.get(*index))
+    }
+
+    /// The upstream to which the requests of a route are forwarded.
+    pub fn upstream_of(&self, route: &Route) -> Option<&Upstream> {
+        self.upstreams.get(route.action.upstream()?)
     }
 
     /// The pools that the route does not name.

@@ -34,11 +34,8 @@ pub use rewound::{Duplex, Rewound};
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);
 
-/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer
-/// still exists (RFC 9293, section 3.8.4).
-///
-/// # Errors
-/// When the system refuses the setting.
+/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer still
+/// exists (RFC 9293, section 3.8.4). Fails when the system refuses the setting.
 pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&KEEP_ALIVE)
 }
@@ -71,12 +68,10 @@ pub enum Traffic {
     Decisions,
 }
 
-/// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
-/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the system's default. With `alone`
-/// it fails if any process uses the port; otherwise this process may already use the port for another address.
-///
-/// # Errors
-/// When the address does not belong to this machine, is not allowed, or is in use, also by another gateway.
+/// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a socket for
+/// the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the system's default. With `alone` it fails if any
+/// process uses the port; otherwise this process may already use the port for another address. Fails when the address does not
+/// belong to this machine, is not allowed, or is in use, also by another gateway.
 pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool, alone: bool) -> io::Result<Vec<std::net::TcpListener>> {
     if alone && address.port() != 0 {
         // With SO_REUSEPORT a second gateway would share the port without an error. A plain socket detects that.
@@ -100,10 +95,8 @@ pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
 /// For the owner and the group.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Binds a Unix socket to `path`. Replaces the socket of a process that has ended.
-///
-/// # Errors
-/// When another process listens there, the path is something other than a socket, or its folder cannot be written.
+/// Binds a Unix socket to `path`. Replaces the socket of a process that has ended. Fails when another process listens there,
+/// the path is something other than a socket, or its folder cannot be written.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let address = SockAddr::unix(path)?;
     if let Ok(there) = fs::symlink_metadata(path) {

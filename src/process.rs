@@ -95,10 +95,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Handles signals that would end the process.
-    ///
-    /// # Errors
-    /// When the system refuses that.
+    /// Handles signals that would end the process. Fails when the system refuses that.
     pub fn new() -> io::Result<Self> {
         let runtime = local_runtime()?;
         let signals = {
@@ -121,10 +118,8 @@ pub struct Start {
     pub state: Option<PathBuf>,
 }
 
-/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
-///
-/// # Errors
-/// When it cannot start, or one of its workers fails.
+/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time. Fails when it cannot start, or
+/// one of its workers fails.
 pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let Prepared { runtime, signals } = prepared;
     let Start { source, loaded: Loaded { mut config, instead_of }, read_since, watch, state } = start;
@@ -166,8 +161,8 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let (stage, staged) = watch::channel(Stage::Running);
 
     let access_log = AccessLogOutput { writer: logging.access.clone(), format: config.log.access_format };
-    let (reload_requests, requested) = admin::reload_channel();
-    let (override_requests, overrides_requested) = admin::override_channel();
+    let (reload_requests, requested) = mpsc::channel(admin::MAX_WAITING);
+    let (override_requests, overrides_requested) = mpsc::channel(admin::MAX_WAITING);
     if let (Some(remote), None) = (source.remote(), &instead_of) {
         remote.keep();
         remote.applied();

@@ -208,7 +208,7 @@ async fn serve(
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
         let (outcome, answer) =
             without_route(challenge, resolved.next, &gateway.resolver, target, conditions, &mut record).await;
-        return Finish::new(None, head, refused_status).respond(response, record, outcome, &answer);
+        return Finish { changes: None, head, refused_status }.respond(response, record, outcome, &answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, target, &record.id));
@@ -217,7 +217,7 @@ async fn serve(
         NextStep::Preflight => changes.preflight(&head.headers).map(|answer| (Outcome::Responded, answer)),
         NextStep::Unrouted | NextStep::Decide => None,
     };
-    let finish = Finish::new(Some(&changes), head, refused_status);
+    let finish = Finish { changes: Some(&changes), head, refused_status };
     if let Some((outcome, answer)) = early {
         return finish.respond(response, record, outcome, &answer);
     }
@@ -259,9 +259,9 @@ async fn serve(
         }
         Action::Forward(forwarding) => {
             let input = template_input(client, target, &record.id);
-            let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
+            let for_server = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(resolved.target);
-            let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
+            let (gateway, changes, trace) = (&gateway, (for_server.as_deref(), changes.headers.as_deref()), *trace);
             metered.iter().for_each(|metered| inspection::adapt(&mut request.head, metered.hides_usage));
             if state.reservations.counts_bytes() {
                 record.count_bytes(ByteMeter::begin(&gateway.store, limits, &mut request.body, &mut state));
@@ -276,18 +276,18 @@ async fn serve(
         && let Some((outcome, answer)) =
             Box::pin(without_room(connection, &gateway, limits, response, &mut state, &mut record)).await
     {
-        return Finish::new(Some(&changes), &request.head, None).respond(response, record, outcome, &answer);
+        let finish = Finish { changes: Some(&changes), head: &request.head, refused_status: None };
+        return finish.respond(response, record, outcome, &answer);
     }
     settle(limits, cost, response.status(), response.headers_mut(), &mut state, clock::now);
     let meter = meter(&gateway, route, limits, metered, cost, &mut state, response);
     meter.into_iter().for_each(|meter| record.meter(meter));
-    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
-        (response.status(), &route.action)
-    {
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if let (true, Action::Forward(Forwarding { upstream, .. })) = (is_tunnel, &route.action) {
         changes.apply(response);
         return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }
-    Finish::new(Some(&changes), &request.head, refused_status).end(response, record, outcome);
+    Finish { changes: Some(&changes), head: &request.head, refused_status }.end(response, record, outcome);
 }
 
 /// The answer to a request that no route takes, or to the challenge of a certificate authority.

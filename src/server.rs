@@ -142,10 +142,7 @@ pub enum Stage {
 /// `changes` open some. At [`Stage::Draining`] it stops accepting, and returns when the last connection has ended or at
 /// [`Stage::Over`], with the number of requests that were in flight then.
 ///
-/// Must run on a thread's local runtime.
-///
-/// # Errors
-/// When one of the tasks that accept and watch connections panics.
+/// Must run on a thread's local runtime. Fails when one of the tasks that accept and watch connections panics.
 pub async fn run<H: Handler>(
     mut changes: mpsc::UnboundedReceiver<ListenerChange>,
     tls: Arc<ListenerTls>,

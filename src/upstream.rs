@@ -153,10 +153,8 @@ impl Upstream {
         self.state.waiting()
     }
 
-    /// Like [`Self::send`], but the whole call, to the end of its response, has the time `limit`, which the client sets.
-    ///
-    /// # Errors
-    /// [`Unanswered`] if no head comes, or the time is over.
+    /// Like [`Self::send`], but the whole call, to the end of its response, has the time `limit`, which the client sets. The
+    /// error is [`Unanswered`] if no head comes, or the time is over.
     pub async fn send_within(
         &self,
         limit: Duration,
@@ -176,10 +174,7 @@ impl Upstream {
 
     /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
     /// soon as its head has come. Its headers go to `headers`: they are large, and each function would move them to its caller.
-    /// Failures after which the request is sent again go to `on_failure`.
-    ///
-    /// # Errors
-    /// [`Unanswered`] if no head comes.
+    /// Failures after which the request is sent again go to `on_failure`. The error is [`Unanswered`] if no head comes.
     pub async fn send(
         &self,
         connections: Connections<'_>,

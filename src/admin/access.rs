@@ -52,10 +52,8 @@ pub struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// Whether a request may go on. With `is_open` it needs no token, because its resource shows nothing secret.
-    ///
-    /// # Errors
-    /// The answer to a request that is refused.
+    /// Whether a request may go on. With `is_open` it needs no token, because its resource shows nothing secret. The error is
+    /// the answer to a request that is refused.
     pub(super) async fn admit<B>(
         &self,
         admin: &Admin,

@@ -44,10 +44,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// Reads a body as JSON.
-///
-/// # Errors
-/// The answer to a body that is too long, too slow or not valid.
+/// Reads a body as JSON. The error is the answer to a body that is too long, too slow or not valid.
 pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, LocalResponse> {
     let bytes = match timeout(TIMEOUT, Limited::new(body, MAX_BYTES).collect()).await {
         Ok(Ok(bytes)) => bytes.to_bytes(),

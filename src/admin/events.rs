@@ -75,7 +75,7 @@ impl Events {
     }
 
     fn record(&self, now: Time) {
-        let (routes, limits) = (self.view.shared.routes(), self.view.shared.limits());
+        let (routes, limits) = (self.view.shared.routes.all(), self.view.shared.limits.all());
         self.history.borrow_mut().record(
             now,
             routes.iter().map(|route| (route.name.as_str(), numbers::ended(route))),

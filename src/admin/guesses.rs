@@ -37,10 +37,7 @@ struct Guesser {
 
 impl Guesses {
     /// How long a request waits before the gateway compares its token. This costs one guess, unless the token is
-    /// [right](Self::right).
-    ///
-    /// # Errors
-    /// In how many seconds the next guess may come.
+    /// [right](Self::right). The error says in how many seconds the next guess may come.
     pub(super) fn begin(&self, peer: Peer, now: Monotonic) -> Result<Duration, u64> {
         let mut guessers = self.0.lock();
         let now = now.micros();

@@ -88,10 +88,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> Result<Value, Loca
 }
 
 /// Calls `act` with the key in the path. If `may_be_listed`, the path may also name a key as the list of bans or of overrides
-/// shows it, so that operators can lift them although keys are masked.
-///
-/// # Errors
-/// The response if there is no such key, or that of `act`.
+/// shows it, so that operators can lift them although keys are masked. The error is the response if there is no such key, or
+/// that of `act`.
 async fn with_key(
     view: &View,
     path: KeyPath<'_>,

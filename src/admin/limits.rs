@@ -39,7 +39,7 @@ pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&
 }
 
 pub(super) fn describe_all(view: &View, history: &History) -> Limits {
-    let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
+    let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits.all());
     let now = clock::now();
     let describe = |limit: &Limit| {
         let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
@@ -122,7 +122,7 @@ pub(super) fn show_bans(view: &View, path: LimitPath<'_>) -> Option<Value> {
 
 /// The known bans of a limit that last at `now`, each with the fingerprint of its key.
 fn bans(view: &View, limit: &Limit, now: Time) -> Vec<(Fingerprint, Ban)> {
-    let limits = view.shared.limits();
+    let limits = view.shared.limits.all();
     let counted = limits.iter().find(|counted| counted.name == limit.name);
     // A reload may have removed `ban` from the limit.
     let Some(counted) = counted.filter(|_| limit.ban.is_some()) else { return Vec::new() };

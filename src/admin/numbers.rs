@@ -72,7 +72,7 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
         decisions: limits::decisions(Some(limit)),
         refused_this_minute: history.refused_this_minute(&limit.name),
     };
-    let mut all: Vec<_> = view.shared.limits().iter().map(|limit| describe(limit)).collect();
+    let mut all: Vec<_> = view.shared.limits.all().iter().map(|limit| describe(limit)).collect();
     limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions.refused()));
     all
 }
@@ -94,7 +94,7 @@ fn routes(history: &History) -> Vec<RouteNumbers> {
 }
 
 fn durations(view: &View) -> Durations {
-    let routes = view.shared.routes();
+    let routes = view.shared.routes.all();
     let workers = routes.iter().flat_map(|route| route.workers.iter());
     describe_durations(&workers.map(|worker| &worker.latency[Outcome::Forwarded as usize]).collect())
 }

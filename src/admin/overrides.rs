@@ -2,7 +2,6 @@
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -42,19 +41,10 @@ pub enum OverrideChange {
     Remove,
 }
 
-/// Requests that wait for the control thread.
-const MAX_WAITING: usize = 32;
 /// In bytes; longer than any header of a client needs.
 const LONGEST_KEY: usize = 4096;
 
-pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideRequest>) {
-    mpsc::channel(MAX_WAITING)
-}
-
-/// Sets an override of a key as `written`, and shows it.
-///
-/// # Errors
-/// The response if the override is not set.
+/// Sets an override of a key as `written`, and shows it. The error is the response if it is not set.
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
     key: &FoundKey<'_>,
@@ -64,7 +54,7 @@ pub(super) async fn set(
     let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
         let list = problems.located().map(|(_, found)| reload::problem(None, &found.message, found.help.as_deref()));
         let detail = "The override is not valid, so nothing has changed.";
-        respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &reload::as_json(list))
+        respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &list.collect::<Vec<_>>())
     })?;
     if parts.iter().map(Vec::len).sum::<usize>() > LONGEST_KEY {
         let why = format!("The key is longer than {LONGEST_KEY} bytes.");
@@ -82,38 +72,27 @@ pub(super) async fn set(
     Ok(json!({ "override": describe(&allowance, ends) }))
 }
 
-/// Asks the control thread for the change, and waits until it is in force.
-///
-/// # Errors
-/// The response if nothing has changed.
+/// Asks the control thread for the change, and waits until it is in force. The error is the response if nothing has changed.
 pub(super) async fn change(
     requests: &mpsc::Sender<OverrideRequest>,
     limit: &ConfiguredLimit,
     parts: &[Vec<u8>],
     change: OverrideChange,
 ) -> Result<(), LocalResponse> {
-    let (answer, result) = oneshot::channel();
-    let request = OverrideRequest { limit: limit.name.clone(), key: parts.to_vec(), change, answer };
-    if let Err(TrySendError::Full(_)) = requests.try_send(request) {
-        let why = "Too many changes of overrides are waiting already.";
-        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
-    }
-    let (status, why) = match result.await {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(NotSet::Full)) => {
-            let why = format!(
+    let request = |answer| OverrideRequest { limit: limit.name.clone(), key: parts.to_vec(), change, answer };
+    let changed = reload::ask(requests, request, "changes of overrides").await?;
+    changed.map_err(|not_set| {
+        let why = match not_set {
+            NotSet::Full => format!(
                 "There are {MAX_TEMPORARY} overrides of the admin API, which is the maximum. Remove some with DELETE, or \
                  write them into the file."
-            );
-            (StatusCode::CONFLICT, why)
-        }
-        Ok(Err(NotSet::Changed)) => {
-            let why = "A reload has changed the limit meanwhile, so the override is no longer valid.";
-            (StatusCode::CONFLICT, why.to_owned())
-        }
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping.".to_owned()),
-    };
-    Err(respond::problem(status, &why))
+            ),
+            NotSet::Changed => {
+                "A reload has changed the limit meanwhile, so the override is no longer valid.".to_owned()
+            }
+        };
+        respond::problem(StatusCode::CONFLICT, &why)
+    })
 }
 
 pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {

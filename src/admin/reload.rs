@@ -19,24 +19,25 @@ pub type ReloadResult = Result<Arc<Config>, ReloadError>;
 
 pub type ReloadAnswer = oneshot::Sender<ReloadResult>;
 
-/// Requests that wait for the control thread.
-const MAX_WAITING: usize = 32;
-
-pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
-    mpsc::channel(MAX_WAITING)
+pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> Result<Value, LocalResponse> {
+    match ask(reloads, |answer| answer, "requests for a reload").await? {
+        Ok(config) => Ok(json!({ "reloaded": true, "warnings": list(&config.warnings) })),
+        Err(refusal) => Err(refused(&refusal)),
+    }
 }
 
-pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> Result<Value, LocalResponse> {
+/// Asks the control thread, and waits for its result. `what` are such requests, of which only so many may wait.
+pub(super) async fn ask<R, T>(
+    control: &mpsc::Sender<R>,
+    request: impl FnOnce(oneshot::Sender<T>) -> R,
+    what: &str,
+) -> Result<T, LocalResponse> {
     let (answer, result) = oneshot::channel();
-    if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
-        let why = "Too many requests for a reload are waiting already.";
-        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
+    let unavailable = |why: &str| respond::problem(StatusCode::SERVICE_UNAVAILABLE, why);
+    if let Err(TrySendError::Full(_)) = control.try_send(request(answer)) {
+        return Err(unavailable(&format!("Too many {what} are waiting already.")));
     }
-    match result.await {
-        Ok(Ok(config)) => Ok(json!({ "reloaded": true, "warnings": list(&config.warnings) })),
-        Ok(Err(refusal)) => Err(refused(&refusal)),
-        Err(_) => Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping.")),
-    }
+    result.await.map_err(|_| unavailable("The gateway is stopping."))
 }
 
 fn refused(refusal: &ReloadError) -> LocalResponse {
@@ -44,7 +45,7 @@ fn refused(refusal: &ReloadError) -> LocalResponse {
         ReloadError::Invalid(_) => "The file is not valid, so nothing has changed.",
         ReloadError::Other(_) => "The file is refused, so nothing has changed.",
     };
-    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &as_json(problems(refusal)))
+    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems(refusal))
 }
 
 /// At least one.
@@ -65,10 +66,6 @@ fn list(problems: &Problems) -> Vec<Problem> {
 
 pub(super) fn problem(place: Option<String>, message: &str, help: Option<&str>) -> Problem {
     Problem { place, message: message.to_owned(), help: help.map(str::to_owned) }
-}
-
-pub(super) fn as_json(problems: impl IntoIterator<Item = Problem>) -> Vec<Value> {
-    problems.into_iter().map(|problem| json!(problem)).collect()
 }
 
 const REMEMBERED: usize = 10;

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::View;
 use super::families::{counter, counters, gauged, gauges, whole};
-use super::reload::as_json;
 use crate::base::clock::Time;
 
 /// The state of a source that is a server.
@@ -46,10 +45,10 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
     json!({
         "source": view.source,
         "current": view.reloads_so_far.numbers().current,
-        "problems": as_json(view.reloads_so_far.problems()),
+        "problems": view.reloads_so_far.problems(),
         "certificates": {
             "current": view.certificate_reloads.numbers().current,
-            "problems": as_json(view.certificate_reloads.problems()),
+            "problems": view.certificate_reloads.problems(),
         },
         "remote": remote,
     })

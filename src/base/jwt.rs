@@ -138,10 +138,7 @@ impl Verifier {
         Self { issuer: issuer.to_owned(), validations: algorithms.iter().map(validation).collect(), claims }
     }
 
-    /// The claims of a token that is valid now.
-    ///
-    /// # Errors
-    /// Why the token is not valid.
+    /// The claims of a token that is valid now. The error says why the token is not valid.
     pub fn verify(&self, token: &[u8], keys: &KeySet, now: Time) -> Result<Claims, Rejection> {
         if token.len() > MAX_TOKEN {
             return Err(Rejection::Malformed);

@@ -18,10 +18,7 @@ pub struct KeyMask {
 }
 
 impl KeyMask {
-    /// Has a new secret.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
+    /// Has a new secret. Fails when the system has no random numbers.
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;

@@ -16,10 +16,7 @@ use fastrand::Rng;
 pub struct Random(RefCell<[Rng; 2]>);
 
 impl Random {
-    /// Seeded by the system.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
+    /// Seeded by the system. Fails when the system has no random numbers.
     pub fn seeded() -> io::Result<Self> {
         let seeded = || getrandom::u64().map(Rng::with_seed).map_err(io::Error::other);
         Ok(Self(RefCell::new([seeded()?, seeded()?])))

@@ -4,9 +4,9 @@
 //! The kernel may block a thread in such a read, and then nothing can stop the thread. So the work runs on its own thread,
 //! and the caller waits for the result only until a time limit.
 
+use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{fmt, io};
 
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::oneshot;
@@ -20,26 +20,14 @@ pub struct Background<T> {
     thread: JoinHandle<()>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoResult {
     /// The time limit.
+    #[error("not done within {}: check that the disk or the server with the files answers", humantime::format_duration(*.0))]
     TimedOut(Duration),
+    #[error("it failed unexpectedly")]
     Panicked,
 }
-
-impl fmt::Display for NoResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut(limit) => {
-                let limit = humantime::format_duration(*limit);
-                write!(f, "not done within {limit}: check that the disk or the server with the files answers")
-            }
-            Self::Panicked => f.write_str("it failed unexpectedly"),
-        }
-    }
-}
-
-impl std::error::Error for NoResult {}
 
 impl From<NoResult> for io::Error {
     fn from(missing: NoResult) -> Self {
@@ -52,10 +40,8 @@ impl From<NoResult> for io::Error {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts `work` on a thread with this name. The argument of `work` tells whether the result is still wanted.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
+    /// Starts `work` on a thread with this name. The argument of `work` tells whether the result is still wanted. Fails when
+    /// the system cannot start a thread.
     pub fn start(
         name: &str,
         limit: Duration,
@@ -71,10 +57,8 @@ impl<T: Send + 'static> Background<T> {
         Ok(Self { result, limit, deadline, thread })
     }
 
-    /// Waits for the result. The future may be dropped and created again, until one has returned the result.
-    ///
-    /// # Errors
-    /// When the time limit is over. Then the result is not wanted any more.
+    /// Waits for the result. The future may be dropped and created again, until one has returned the result. Fails when the
+    /// time limit is over. Then the result is not wanted any more.
     pub async fn result(&mut self) -> Result<T, NoResult> {
         match timeout_at(self.deadline, &mut self.result).await {
             Ok(result) => result.map_err(|_| NoResult::Panicked),
@@ -85,10 +69,7 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 
-    /// Blocks until the result is there.
-    ///
-    /// # Errors
-    /// When the time limit is over, or no timer can be created.
+    /// Blocks until the result is there. Fails when the time limit is over, or no timer can be created.
     pub fn wait(mut self) -> io::Result<T> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         Ok(runtime.block_on(self.result())?)
@@ -99,19 +80,13 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// For the tasks of this thread.
-///
-/// # Errors
-/// When the system refuses what the runtime needs.
+/// For the tasks of this thread. Fails when the system refuses what the runtime needs.
 pub fn local_runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-/// Runs a future on this thread. Does not wait for what it leaves behind: a thread with a DNS lookup, or with a file on a
-/// file system that does not answer, may be blocked for longer.
-///
-/// # Errors
-/// When the system refuses what a runtime needs.
+/// Runs a future on this thread. Does not wait for what it leaves behind: a thread with a DNS lookup, or with a file on a file
+/// system that does not answer, may be blocked for longer. Fails when the system refuses what a runtime needs.
 pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = local_runtime()?;
     let output = runtime.block_on(future);

@@ -1,6 +1,5 @@
 //! Durations and sizes as people write them: `250ms`, `10m`, `64KiB`.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -25,32 +24,19 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     })
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Empty or blank.
+    #[error("it is empty")]
     Empty,
-    /// A number without a unit.
+    #[error("it has no unit")]
     NoUnit,
-    /// This is no unit of time.
+    #[error("`{0}` is not a unit")]
     Unit(String),
-    /// Not a number and a unit.
+    #[error("it is not a number and a unit")]
     Form,
+    #[error("it is too long")]
     TooLong,
 }
-
-impl fmt::Display for DurationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("it is empty"),
-            Self::NoUnit => f.write_str("it has no unit"),
-            Self::Unit(unit) => write!(f, "`{unit}` is not a unit"),
-            Self::Form => f.write_str("it is not a number and a unit"),
-            Self::TooLong => f.write_str("it is too long"),
-        }
-    }
-}
-
-impl std::error::Error for DurationError {}
 
 /// Reads a number of bytes: `512B`, `64KiB`, `1MiB`, or decimal `64KB`, `1MB`.
 pub fn size(text: &str) -> Option<u64> {

@@ -45,10 +45,8 @@ impl AdminClient {
         Self { location, token, tls }
     }
 
-    /// Sends a GET request, and waits for the head of the answer within `limit`.
-    ///
-    /// # Errors
-    /// Why there is no answer with status 200.
+    /// Sends a GET request, and waits for the head of the answer within `limit`. The error says why there is no answer with
+    /// status 200.
     pub async fn get(&self, path: &'static str, limit: Duration) -> Result<AdminResponse, String> {
         within(limit, self.ask(path)).await
     }
@@ -128,10 +126,7 @@ impl AdminResponse {
             .is_some_and(|named| named.trim().eq_ignore_ascii_case(media_type))
     }
 
-    /// The next piece of the body; `None` at the end.
-    ///
-    /// # Errors
-    /// When the connection breaks.
+    /// The next piece of the body; `None` at the end. Fails when the connection breaks.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, String> {
         while let Some(frame) = self.body.frame().await {
             if let Ok(piece) = frame.map_err(|error| closed(&error))?.into_data() {
@@ -141,10 +136,7 @@ impl AdminResponse {
         Ok(None)
     }
 
-    /// The whole body, up to `most` bytes.
-    ///
-    /// # Errors
-    /// When the body is longer, or the connection breaks.
+    /// The whole body, up to `most` bytes. Fails when the body is longer, or the connection breaks.
     pub async fn whole(mut self, most: usize) -> Result<Vec<u8>, String> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece().await? {
@@ -157,10 +149,7 @@ impl AdminResponse {
     }
 }
 
-/// Waits for an answer, but not for longer than `limit`.
-///
-/// # Errors
-/// Why there is no answer.
+/// Waits for an answer, but not for longer than `limit`. The error says why there is no answer.
 pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = |_| Err(format!("no answer within {}", humantime::format_duration(limit)));
     timeout(limit, answer).await.unwrap_or_else(late)

@@ -32,10 +32,7 @@ use crate::store::memory::Memory;
 use fresh::Routed;
 use limit::DescribedLimit;
 
-/// The explanation as a text.
-///
-/// # Errors
-/// A message, when the request would be refused before its route is known.
+/// The explanation as a text. The error is a message, if the request would be refused before its route is known.
 pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String> {
     let Explain { data: body, from: peer, show_keys, .. } = asked;
     let head = head(asked);

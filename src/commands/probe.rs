@@ -25,10 +25,7 @@ pub(super) enum Probe {
 }
 
 impl Probe {
-    /// Asks the gateway with this section. Probes need no token.
-    ///
-    /// # Errors
-    /// When the gateway does not say yes within 2 seconds.
+    /// Asks the gateway with this section. Probes need no token. Fails when the gateway does not say yes within 2 seconds.
     pub(super) fn ask(self, admin: Option<&Admin>) -> Result<(), Failure> {
         let admin = admin.ok_or_else(|| {
             Failure::invalid(

@@ -78,10 +78,7 @@ pub struct Arguments {
     pub logs: Vec<PathBuf>,
 }
 
-/// Decides the requests of the logs.
-///
-/// # Errors
-/// A message, if there is nothing to simulate or a log cannot be opened.
+/// Decides the requests of the logs. The error is a message, if there is nothing to simulate or a log cannot be opened.
 pub fn simulate(config: &Config, asked: &Arguments) -> Result<Report, String> {
     if config.routes.iter().all(|route| route.limits.is_empty()) {
         return Err("no route has limits, so there is nothing to simulate".to_owned());

@@ -40,10 +40,8 @@ fn every(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The source with this name: a path, `-` for standard input, a URL, or `env:NAME` for a variable with one of these.
-///
-/// # Errors
-/// The problem, without secrets.
+/// The source with this name: a path, `-` for standard input, a URL, or `env:NAME` for a variable with one of these. The error
+/// is the problem, without secrets.
 pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, String> {
     let name = match name.to_str().and_then(|name| name.strip_prefix("env:")) {
         None => name,

@@ -37,10 +37,8 @@ enum Message {
     Quit,
 }
 
-/// Shows the numbers until the user quits or a signal ends the process.
-///
-/// # Errors
-/// Why the gateway cannot be asked at the start, or the terminal cannot be used. Later the gateway may be away.
+/// Shows the numbers until the user quits or a signal ends the process. The error says why the gateway cannot be asked at the
+/// start, or the terminal cannot be used. Later the gateway may be away.
 pub(super) fn run(client: &AdminClient) -> Result<(), String> {
     if !io::stdout().is_terminal() {
         let why = "standard output is not a terminal, and top needs one: programs can read /metrics and /api/events of the \

@@ -23,7 +23,6 @@ pub struct Acme {
     pub email: Option<String>,
     /// The URL of the directory (RFC 8555, section 7.1.1): `https://`, or `http://` on this machine.
     pub directory: Url,
-    /// The file with authorities that are trusted for the directory; `None` trusts those of the system.
     pub ca: Option<PathBuf>,
     /// `None` without `https`.
     pub tls: Option<ConnectorTls>,

@@ -20,7 +20,6 @@ use crate::net::Traffic;
 pub struct Decisions {
     pub listen: SocketAddr,
     pub tls: Option<Tls>,
-    /// The status of the answer if a limit refuses.
     pub refused_status: StatusCode,
     /// The first rule that fits a descriptor counts.
     pub descriptors: Vec<DescriptorRule>,

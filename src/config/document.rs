@@ -70,8 +70,7 @@ impl<'a> Document<'a> {
         Self { texts: texts.into(), starts, problems, folder: Some(folder) }
     }
 
-    /// # Errors
-    /// All problems at once.
+    /// The error has all problems.
     pub fn config(self) -> Result<Config, Problems> {
         let Parsed { table, problems, is_broken } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
@@ -86,10 +85,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Reads `[admin]` alone, even if the rest of the text is wrong. `None` if there is no such section.
-    ///
-    /// # Errors
-    /// If that section is wrong, or if there is none and other problems may be the reason.
+    /// Reads `[admin]` alone, even if the rest of the text is wrong. `None` if there is no such section. Fails if that section
+    /// is wrong, or if there is none and other problems may be the reason.
     pub fn admin(self) -> Result<Option<Admin>, Problems> {
         let Parsed { table, problems, .. } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);

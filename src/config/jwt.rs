@@ -13,7 +13,7 @@ use super::read::{Field, Name, Setting, Shape, Wrong, tables};
 use super::regular_file::{self, NamedFile};
 use super::report::{did_you_mean, either, quoted};
 use super::values::{self, named_section};
-use super::{Action, Balance, Config, Route, Upstream};
+use super::{Config, Route, Upstream};
 use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
@@ -25,16 +25,12 @@ const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 pub struct Jwt {
     /// For `jwt:NAME:CLAIM` in keys.
     pub name: String,
-    /// The `iss` that a token must have.
     pub issuer: String,
-    /// The `aud` that a token may have. If empty, a token must have none.
     pub audience: Vec<String>,
     pub jwks: Jwks,
     /// At least one.
     pub algorithms: Vec<Algorithm>,
-    /// A header, a cookie or `Authorization: Bearer`.
     pub from: Source,
-    /// Whether requests without a valid token are answered 401 on routes that use the tokens.
     pub required: bool,
 }
 
@@ -61,21 +57,13 @@ impl Config {
 
     /// Whether the limits or the upstream of a route use claims of these tokens.
     pub fn uses_token(&self, route: &Route, token: &str) -> bool {
-        let upstream = match route.action {
-            Action::Forward { upstream, .. } => self.upstreams.get(upstream),
-            Action::Respond { .. } | Action::Redirect(_) => None,
-        };
         self.limits_of(route).any(|limit| claims(limit.sources(), token).next().is_some())
-            || upstream.is_some_and(|upstream| claims(balanced_by(upstream), token).next().is_some())
+            || self.upstream_of(route).is_some_and(|upstream| claims(balanced_by(upstream), token).next().is_some())
     }
 }
 
 fn balanced_by(upstream: &Upstream) -> impl Iterator<Item = &Source> {
-    let key = match &upstream.balance {
-        Balance::Hash(key) => Some(key),
-        Balance::RoundRobin | Balance::LeastRequests => None,
-    };
-    key.into_iter().flat_map(|key| key.parts.iter().flatten())
+    upstream.balance.key().into_iter().flat_map(|key| key.parts.iter().flatten())
 }
 
 fn claims<'a>(sources: impl Iterator<Item = &'a Source>, token: &str) -> impl Iterator<Item = &'a str> {

@@ -39,10 +39,8 @@ impl Digest {
         Self(hash.as_ref().iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 
-    /// Parses the 64 hexadecimal digits of a whole digest.
-    ///
-    /// # Errors
-    /// The place, from 0, of the first character that is not such a digit or is too many; if there are too few, the length.
+    /// Parses the 64 hexadecimal digits of a whole digest. The error is the place, from 0, of the first character that is not
+    /// such a digit or is too many; if there are too few, the length.
     pub fn parse(digits: &str) -> Result<Self, usize> {
         let wrong = digits.chars().take(64).position(|digit| !digit.is_ascii_hexdigit());
         let length = digits.chars().count();

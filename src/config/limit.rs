@@ -49,10 +49,8 @@ pub struct Limit {
     /// How many gateways share all rates of this limit, each with its own counters; at least 1. It is 1 after reading if the
     /// number comes from looking up a name. `None` if each gateway has the whole rates.
     pub gateways: Option<u64>,
-    /// The maximum number of requests of a key in flight in this process, 1 to 2^32.
     pub max_in_flight: Option<u64>,
     pub cost: Cost,
-    /// If set, all other values of the first part of `key` that clients choose count as missing.
     pub known_keys: Option<Arc<KnownKeys>>,
     /// Keys that do not get `rates`.
     pub overrides: Arc<Overrides>,
@@ -63,15 +61,11 @@ pub struct Limit {
     pub quotas: Option<Quotas>,
     pub on_limit: OnLimit,
     pub ban: Option<Ban>,
-    /// How requests that the limit admits are slowed down.
     pub slow: Option<Slow>,
-    /// The name of the limit that is charged instead if this one has no room.
     pub overflow: Option<String>,
     pub missing: Missing,
     pub headers: HeaderStyle,
-    /// The status of a rejection, 400 to 599; of a silent answer, 200 to 599.
     pub status: StatusCode,
-    /// The body of a rejection or of a silent answer. For a rejection, empty means a problem document.
     pub body: String,
     pub content_type: HeaderValue,
     /// How much later than there is room clients are told to try again at most, in percent of the wait.

@@ -9,7 +9,6 @@ use super::read::{Field, Section, Shape, Wrong, tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
-    /// The least severe level that is written.
     pub level: Level,
     pub format: LogFormat,
     pub access: AccessLog,

@@ -22,7 +22,6 @@ pub struct NoticeReceiver {
     pub url: Url,
     /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
-    /// The names of the limits.
     pub limits: Vec<String>,
     /// In millionths, ascending.
     pub at: Vec<u32>,

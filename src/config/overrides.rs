@@ -172,8 +172,7 @@ impl Builder {
         })
     }
 
-    /// # Errors
-    /// When the patterns with `*` are too large together.
+    /// Fails when the patterns with `*` are too large together.
     pub fn finish(self) -> Result<Overrides, BuildError> {
         let mut sorted: Vec<_> = self.exact.into_iter().collect();
         sorted.sort_unstable_by_key(|(key, _)| *key);

@@ -31,18 +31,14 @@ impl fmt::Display for FileError {
     }
 }
 
-/// `parse` understands the content.
-///
-/// # Errors
-/// When the file is not what it should be.
+/// `parse` understands the content. Fails when the file is not what it should be.
 pub(super) fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemError>) -> Result<T, FileError> {
     let error = |why| FileError { path: path.to_owned(), why };
     let bytes = regular_file::read(path).map_err(|why| error(FileProblem::Unreadable(why)))?;
     parse(&bytes).map_err(|why| error(FileProblem::Content(why)))
 }
 
-/// # Errors
-/// When the file is not what it should be.
+/// Fails when the file is not what it should be.
 pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
     read(path, |pem| Authorities::new(tls::certificates(pem)?))
 }

@@ -81,9 +81,7 @@ impl fmt::Debug for PostgresUrl {
 }
 
 impl PostgresUrl {
-    /// # Errors
-    /// When it is none, or has something that means nothing here: what is wrong and what is allowed, without the
-    /// password.
+    /// The error says what is wrong and what is allowed, without the password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
         let rest = rest.ok_or("it does not begin with postgres://")?;

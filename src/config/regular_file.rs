@@ -29,10 +29,7 @@ pub(super) struct RegularFile {
 }
 
 impl RegularFile {
-    /// Without blocking.
-    ///
-    /// # Errors
-    /// When it cannot be opened, is not a regular file or is too large.
+    /// Without blocking. Fails when it cannot be opened, is not a regular file or is too large.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Self::with_flags(OFlags::RDONLY, MAX_BYTES, path)
     }
@@ -47,24 +44,19 @@ impl RegularFile {
     }
 }
 
-/// # Errors
-/// When it cannot be opened or read, is not a regular file or is too large.
+/// Fails when it cannot be opened or read, is not a regular file or is too large.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(MAX_BYTES, path)
 }
 
-/// # Errors
-/// When it cannot be opened or read, is not a regular file or is too large.
+/// Fails when it cannot be opened or read, is not a regular file or is too large.
 pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     RegularFile::with_flags(OFlags::RDONLY, max, path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Opens a regular file without waiting.
-///
-/// # Errors
-/// When it cannot be opened, or is not a regular file.
+/// Opens a regular file without waiting. Fails when it cannot be opened, or is not a regular file.
 pub(super) fn open_at_once(flags: OFlags, path: &Path) -> io::Result<File> {
     // Without NOCTTY, a terminal could become the controlling terminal of the process.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -94,10 +86,8 @@ pub enum OwnFile {
     Wrong(&'static str),
 }
 
-/// Links are not followed.
-///
-/// # Errors
-/// When it cannot be opened or read now, or is not a regular file. That says nothing about what is in it.
+/// Links are not followed. Fails when it cannot be opened or read now, or is not a regular file. That says nothing about what
+/// is in it.
 pub fn read_own(max: u64, path: &Path) -> io::Result<OwnFile> {
     let read = RegularFile::with_flags(OFlags::RDONLY | OFlags::NOFOLLOW, max, path).and_then(|mut file| {
         if !is_own(&file.file.metadata()?) {

@@ -2,7 +2,6 @@
 //! why a new configuration is refused.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 
 use super::overrides::{Allowance, Changes};
@@ -14,11 +13,13 @@ use crate::limit::Rate;
 /// more than two or three.
 pub const MAX_LAYOUTS: usize = 16;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadError {
     /// The text is not valid.
+    #[error("{0}")]
     Invalid(Box<Problems>),
     /// A sentence about something else.
+    #[error("{0}")]
     Other(String),
 }
 
@@ -41,17 +42,6 @@ impl From<String> for ReloadError {
         Self::Other(why)
     }
 }
-
-impl fmt::Display for ReloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(problems) => problems.fmt(f),
-            Self::Other(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for ReloadError {}
 
 /// A limit or tier that both configurations have, but that counts differently.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,7 +34,6 @@ pub use template::{Template, TemplatePart};
 pub struct Route {
     pub host: Host,
     pub path: PathPattern,
-    /// Whether the case of ASCII letters in the path is ignored.
     pub ignore_case: bool,
     /// Empty matches all methods.
     pub methods: Vec<Method>,
@@ -56,7 +55,6 @@ pub struct Route {
     pub timeout: Option<Duration>,
     pub request_headers: HeaderChanges<HeaderText>,
     pub response_headers: HeaderChanges<HeaderText>,
-    /// 0 to 9; lower priorities are shed first.
     pub priority: u8,
     /// Without it, preflights are requests like any other.
     pub cors: Option<Cors>,

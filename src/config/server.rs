@@ -32,34 +32,22 @@ pub struct Server {
     pub listen: Vec<Listener>,
     pub tls: Option<Tls>,
     pub http2: Http2,
-    /// The number of worker threads; 0 means one per core.
     pub workers: usize,
-    /// Networks whose X-Forwarded-For and Forwarded are trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether every connection begins with a header of the PROXY protocol, which names the client.
     pub proxy_protocol: bool,
-    /// Whether upstreams also get the client in Forwarded.
     pub forwarded: bool,
-    /// The longest time for a client to send a request head.
     pub header_timeout: Duration,
-    /// The longest time that a connection stays open without a request.
     pub idle_timeout: Duration,
-    /// The longest time for which a client sends nothing of a request body, or reads nothing of a response.
     pub body_timeout: Option<Duration>,
     pub max_connections: MaxConnections,
-    /// Per address, except for trusted proxies; 0 means no limit.
     pub max_connections_per_ip: usize,
     /// In bytes.
     pub max_header_size: usize,
     /// In bytes, or [`UNLIMITED`](super::UNLIMITED).
     pub max_body_size: u64,
-    /// The largest body that is read before the decision, in bytes.
     pub inspect_body: usize,
-    /// The memory for all bodies that are being read before the decision, in bytes.
     pub inspect_memory: usize,
-    /// How long `/readyz` answers 503 before the listeners close.
     pub drain_delay: Duration,
-    /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
     pub paths: PathRules,
     /// `None` if no partition keys are sent.
@@ -79,9 +67,7 @@ impl Server {
 /// What a client may do on one HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2 {
-    /// The maximum number of requests in flight, at least 1.
     pub max_streams: u32,
-    /// The largest request head in bytes, as RFC 9113, section 6.5.2, counts them.
     pub max_header_list: u32,
 }
 
@@ -94,9 +80,7 @@ pub const DEFAULT_PRIORITY: u8 = 5;
 pub struct Shed {
     /// The wanted share of the processors in use, in thousandths.
     pub cpu: Option<u32>,
-    /// The wanted time until the head of an upstream's response.
     pub latency: Option<Duration>,
-    /// 400 to 599.
     pub status: StatusCode,
 }
 

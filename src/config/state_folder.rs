@@ -31,8 +31,7 @@ impl StateFolder {
         &self.path
     }
 
-    /// # Errors
-    /// When it cannot be made, or others can write there.
+    /// Fails when it cannot be made, or others can write there.
     pub fn create(&self) -> io::Result<()> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
@@ -45,10 +44,7 @@ impl StateFolder {
         self.check()
     }
 
-    /// Checks that no other user can write there.
-    ///
-    /// # Errors
-    /// When somebody can, or when there is no such folder.
+    /// Checks that no other user can write there. Fails when somebody can, or when there is no such folder.
     pub fn check(&self) -> io::Result<()> {
         let below = self.path.ancestors().take_while(|path| *path != self.root);
         for path in below.chain([&*self.root]) {
@@ -68,10 +64,7 @@ impl StateFolder {
         Ok(())
     }
 
-    /// `None` if the file does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be read now. That says nothing about what is in it.
+    /// `None` if the file does not exist. Fails when it cannot be read now. That says nothing about what is in it.
     pub fn read(&self, path: &Path, most: u64) -> io::Result<Option<OwnFile>> {
         match self.check().and_then(|()| regular_file::read_own(most, path)) {
             Ok(read) => Ok(Some(read)),
@@ -80,20 +73,14 @@ impl StateFolder {
         }
     }
 
-    /// Replaces a file of this folder atomically by these parts.
-    ///
-    /// # Errors
-    /// When it cannot be written. Then the one before stays.
+    /// Replaces a file of this folder atomically by these parts. Fails when it cannot be written. Then the one before stays.
     pub fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         self.written(path, parts)?.persist(path)?;
         // The new name is durable only after the folder is synced.
         File::open(&self.path)?.sync_all()
     }
 
-    /// Checks that there is room for a file of this size.
-    ///
-    /// # Errors
-    /// When there is not.
+    /// Checks that there is room for a file of this size. Fails if there is none.
     pub fn try_write(&self, bytes: usize) -> io::Result<()> {
         self.written(&self.path.join("trial"), &[&vec![0; bytes]]).map(drop)
     }
@@ -107,10 +94,8 @@ impl StateFolder {
         Ok(file)
     }
 
-    /// Locks the folder until the result is dropped or the process ends; `None` if another process has locked it.
-    ///
-    /// # Errors
-    /// When that is not known.
+    /// Locks the folder until the result is dropped or the process ends; `None` if another process has locked it. Fails if that
+    /// is not known.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.create()?;
         let path = self.path.join("lock");

@@ -19,10 +19,7 @@ const RANDOM: usize = 6;
 const SUFFIX: &str = ".tmp";
 
 /// A file in the same folder, which is removed unless it gets a name. Only its owner may read it. Removes those for the same
-/// `path` that ended processes have left.
-///
-/// # Errors
-/// When there cannot be one.
+/// `path` that ended processes have left. Fails when there cannot be one.
 pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut prefix = OsString::from(".");

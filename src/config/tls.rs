@@ -15,7 +15,6 @@ use crate::net::tls::{self, Authorities, ClientAuth, Identity, MinVersion, PemEr
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tls {
     pub certificates: Vec<CertificateFiles>,
-    /// Names for which an authority issues a certificate.
     pub acme: Option<Acme>,
     pub client_ca: Option<ClientCa>,
     /// The content of the files, then the certificate for `acme` if there is one.
@@ -37,7 +36,6 @@ pub struct CertificateFiles {
 pub struct ClientCa {
     /// Certificates in PEM.
     pub path: PathBuf,
-    /// Whether a client without a certificate is refused.
     pub is_required: bool,
 }
 
@@ -62,10 +60,7 @@ impl Tls {
         identities.extend(issued.cloned());
     }
 
-    /// The same settings with the present content of the files.
-    ///
-    /// # Errors
-    /// The first file that is not what it should be.
+    /// The same settings with the present content of the files. The error names the first file that is not what it should be.
     pub fn read_again(&self) -> Result<Self, FileError> {
         let mut identities = self.certificates.iter().map(CertificateFiles::read).collect::<Result<Vec<_>, _>>()?;
         identities.extend(self.issued().cloned());
@@ -79,8 +74,7 @@ impl CertificateFiles {
         [&self.cert, &self.key].into_iter().chain(&self.ocsp).map(PathBuf::as_path)
     }
 
-    /// # Errors
-    /// The file that is not what it should be: where they do not fit, the key.
+    /// The error names the file that is not what it should be: where they do not fit, the key.
     pub(super) fn read(&self) -> Result<Identity, FileError> {
         let chain = pem_files::read(&self.cert, tls::certificates)?;
         let key = pem_files::read(&self.key, tls::private_key)?;
@@ -97,8 +91,7 @@ impl CertificateFiles {
 }
 
 impl ClientCa {
-    /// # Errors
-    /// When the file is not what it should be.
+    /// Fails when the file is not what it should be.
     pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
         pem_files::read(&self.path, |pem| ClientAuth::new(Authorities::new(tls::certificates(pem)?)?, self.is_required))
     }

@@ -16,7 +16,6 @@ use crate::net::tls::ConnectorTls;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tracing {
-    /// The share of requests that are traced if no parent decides, 0 to 1.
     pub sample: f64,
     pub collector: Arc<Collector>,
 }
@@ -24,15 +23,12 @@ pub struct Tracing {
 /// A collector that speaks OTLP over HTTP, and what is sent to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collector {
-    /// Where the collector takes traces.
     pub url: Url,
     /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
     /// Sent with each export. The values are secret.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// The name of the gateway in its spans.
     pub service_name: String,
-    /// The longest time that one export may take.
     pub timeout: Duration,
 }
 

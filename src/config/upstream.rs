@@ -27,24 +27,16 @@ pub struct Upstream {
     pub servers: Vec<UpstreamServer>,
     pub balance: Balance,
     pub connect_timeout: Duration,
-    /// The longest time until the head of the response arrives.
     pub timeout: Duration,
-    /// The longest time between two pieces of a response body; `None` means no limit.
     pub read_timeout: Option<Duration>,
-    /// The longest time without a byte in a tunnel; `None` means no limit.
     pub tunnel_idle_timeout: Option<Duration>,
-    /// How long an unused connection is kept.
     pub max_idle: Duration,
     pub max_age: Duration,
-    /// How often names of servers are looked up again.
     pub resolve_every: Duration,
     /// `None` if there are no `https://` servers.
     pub tls: Option<UpstreamTls>,
-    /// Whether servers get HTTP/2: with TLS those that agree to it, without TLS all.
     pub http2: bool,
-    /// Whether URLs of the servers in Location are replaced by URLs for clients, unless a route says otherwise.
     pub rewrite_location: bool,
-    /// The header that tells servers who the client is, before anything else; `None` sends no such header.
     pub proxy_protocol: Option<ProxyProtocol>,
     pub retry: Retry,
     pub overload: Overload,
@@ -70,6 +62,16 @@ pub enum Balance {
     LeastRequests,
     /// Requests with the same key go to the same server.
     Hash(Key),
+}
+
+impl Balance {
+    /// The key by which requests go to servers.
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Hash(key) => Some(key),
+            Self::RoundRobin | Self::LeastRequests => None,
+        }
+    }
 }
 
 /// The key has a setting of its own, so it is empty here.

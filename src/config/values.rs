@@ -84,18 +84,12 @@ pub(super) fn safe_url(text: &str, what: &str, others_could: &str, help: &str) -
     Ok(url)
 }
 
-/// Like `document`, for a URL that is not in a file.
-///
-/// # Errors
-/// What is wrong, without the URL.
+/// Like `document`, for a URL that is not in a file. The error says what is wrong, without the URL.
 pub fn document_url(text: &str) -> Result<Url, String> {
     document(text).map_err(sentence)
 }
 
-/// The URL of an admin listener, which has no path.
-///
-/// # Errors
-/// What is wrong; `help` is an example.
+/// The URL of an admin listener, which has no path. The error says what is wrong; `help` is an example.
 pub fn admin_url(text: &str, help: &str) -> Result<Url, String> {
     let url = url(text, "admin listeners", help).map_err(sentence)?;
     if url.target.as_sent() != "/" {

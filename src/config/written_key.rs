@@ -34,11 +34,8 @@ pub(super) struct WrittenPart<'k> {
 }
 
 impl WrittenPart<'_> {
-    /// The values by which requests with this text are counted, each once. The sources of the part may count it differently, and
-    /// so may routes. If `is_pattern`, each `*` is any text.
-    ///
-    /// # Errors
-    /// When no request can have the text.
+    /// The values by which requests with this text are counted, each once. The sources of the part may count it differently,
+    /// and so may routes. If `is_pattern`, each `*` is any text. Fails when no request can have the text.
     pub(super) fn values(self, text: &str, is_pattern: bool) -> Result<Vec<Cow<'_, str>>, Wrong> {
         let (mut values, mut wrong) = (Vec::with_capacity(1), None);
         let is_counted = |ignore_case: &bool| self.forms.ignore_case.is_none_or(|all| all == *ignore_case);
@@ -60,10 +57,8 @@ impl WrittenPart<'_> {
         }
     }
 
-    /// The network by which clients in this one are counted. An address stands for it.
-    ///
-    /// # Errors
-    /// When it has more clients than this network.
+    /// The network by which clients in this one are counted. An address stands for it. Fails when it has more clients than this
+    /// network.
     pub(super) fn counted_network(self, network: IpNet) -> Result<IpNet, Wrong> {
         let of_source = |source: &Source| if let Source::ClientIp { v6 } = source { Some(*v6) } else { None };
         let longest = self.sources.iter().find_map(of_source).filter(|_| network.addr().is_ipv6()).unwrap_or(u8::MAX);
@@ -145,10 +140,7 @@ fn is_ascii(source: &Source) -> bool {
 
 impl Key {
     /// For each part of a written key, the values by which requests with it are counted; none for a missing part. Empty if the
-    /// key has another number of parts.
-    ///
-    /// # Errors
-    /// When no request can have one of the parts: why, without the end of a sentence.
+    /// key has another number of parts. Fails when no request can have one of the parts: why, without the end of a sentence.
     pub fn counted_values(&self, parts: &[Vec<u8>], forms: KeyForms) -> Result<Vec<Vec<Vec<u8>>>, String> {
         if parts.len() != self.parts.len() {
             return Ok(Vec::new());

@@ -4,7 +4,6 @@
 
 mod text;
 
-use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
@@ -355,33 +354,24 @@ fn most(is_in_bytes: bool) -> u64 {
 }
 
 /// Why a rate is invalid, or a strategy cannot count it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// The quota is zero or over 2^32, of bytes over 2^48.
+    #[error("a rate is from 1 to 4294967296, of bytes from 1B to 256TiB")]
     Quota,
     /// The window is shorter than a second or longer than 31 days.
+    #[error("the period of a rate is from 1s to 31d")]
     Window,
     /// The precision is zero or over 60.
+    #[error("precision is from 1 to 60")]
     Precision,
     /// The burst is zero or over 2^32, of bytes over 2^48.
+    #[error("a burst is from 1 to 4294967296, of bytes from 1B to 256TiB")]
     Burst,
     /// The quota is over 10 000, too many requests for a sliding log to remember.
+    #[error("a sliding log remembers every request: at most 10000")]
     Log,
 }
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Quota => "a rate is from 1 to 4294967296, of bytes from 1B to 256TiB",
-            Self::Window => "the period of a rate is from 1s to 31d",
-            Self::Precision => "precision is from 1 to 60",
-            Self::Burst => "a burst is from 1 to 4294967296, of bytes from 1B to 256TiB",
-            Self::Log => "a sliding log remembers every request: at most 10000",
-        })
-    }
-}
-
-impl std::error::Error for RateError {}
 
 #[cfg(test)]
 mod tests {

@@ -84,10 +84,8 @@ impl ClientSocket {
         false
     }
 
-    /// Takes the preamble of the PROXY protocol from the beginning of the client's data, and nothing of what follows.
-    ///
-    /// # Errors
-    /// When it is not valid, or does not come completely.
+    /// Takes the preamble of the PROXY protocol from the beginning of the client's data, and nothing of what follows. Fails
+    /// when it is not valid, or does not come completely.
     pub async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
         let (mut bytes, mut length) = ([0; preamble::MOST_READ], 0);
         loop {
@@ -127,10 +125,7 @@ impl ClientSocket {
         Ok(())
     }
 
-    /// Sends as many bytes as the system accepts at once.
-    ///
-    /// # Errors
-    /// When it accepts none.
+    /// Sends as many bytes as the system accepts at once. Fails when it accepts none.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }

@@ -30,12 +30,10 @@ impl ClientStream {
         Self { socket: ClientSocket::new(stream), tls: None }
     }
 
-    /// Performs the TLS handshake. Afterwards the stream is encrypted. An authority may ask in the handshake whether this gateway
-    /// answers for a name: `answer` returns the configuration of such a handshake. Returns whether the handshake was such a
-    /// question. Its connection has no other use.
-    ///
-    /// # Errors
-    /// When the client does not speak TLS, or no accepted version of it. The client has been sent the reason.
+    /// Performs the TLS handshake. Afterwards the stream is encrypted. An authority may ask in the handshake whether this
+    /// gateway answers for a name: `answer` returns the configuration of such a handshake. Returns whether the handshake was
+    /// such a question. Its connection has no other use. Fails when the client does not speak TLS, or no accepted version of
+    /// it. The client has been sent the reason.
     pub async fn start_tls(
         &mut self,
         config: Arc<ServerConfig>,
@@ -73,10 +71,7 @@ impl ClientStream {
         tls.get_mut().1.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
-    /// Sends as many bytes as the system accepts at once.
-    ///
-    /// # Errors
-    /// When it accepts none.
+    /// Sends as many bytes as the system accepts at once. Fails when it accepts none.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.try_write(bytes) };
         let cx = &mut Context::from_waker(Waker::noop());

@@ -22,47 +22,38 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 
 pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum FetchError {
+    #[error("cannot connect to the server: {0}")]
     Connect(ConnectError),
+    #[error("the server does not answer: {0}")]
     Http(hyper::Error),
+    #[error("the server answers {}{}", .0.as_u16(), why_not(*.0))]
     Status(StatusCode),
     /// The limit, in bytes.
+    #[error("the answer has more than {} KiB", .0 >> 10)]
     TooLarge(usize),
+    #[error("the server does not send all of the document")]
     Body,
     /// See [`has_end`].
+    #[error(
+        "the server does not say where the document ends: it must send Content-Length or Transfer-Encoding: chunked"
+    )]
     NoEnd,
+    #[error("not done within {}", humantime::format_duration(*.0))]
     TimedOut(Duration),
 }
 
-impl fmt::Display for FetchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect(error) => write!(f, "cannot connect to the server: {error}"),
-            Self::Http(error) => write!(f, "the server does not answer: {error}"),
-            Self::Status(StatusCode::NOT_MODIFIED) => {
-                f.write_str("the server answers 304, although it was not asked whether something has changed")
-            }
-            Self::Status(status) if status.is_redirection() => {
-                write!(f, "the server answers {}, and redirects are not followed", status.as_u16())
-            }
-            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
-            Self::TooLarge(most) => write!(f, "the answer has more than {} KiB", most >> 10),
-            Self::Body => f.write_str("the server does not send all of the document"),
-            Self::NoEnd => f.write_str(
-                "the server does not say where the document ends: it must send Content-Length or Transfer-Encoding: chunked",
-            ),
-            Self::TimedOut(limit) => write!(f, "not done within {}", humantime::format_duration(*limit)),
-        }
+fn why_not(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_MODIFIED => ", although it was not asked whether something has changed",
+        status if status.is_redirection() => ", and redirects are not followed",
+        _ => "",
     }
 }
 
-impl std::error::Error for FetchError {}
-
-/// Fetches a document of at most `most` bytes. `tls` is needed for `https`.
-///
-/// # Errors
-/// When there is no such document within [`LIMIT`].
+/// Fetches a document of at most `most` bytes. `tls` is needed for `https`. Fails when there is no such document within
+/// [`LIMIT`].
 pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result<Bytes, FetchError> {
     let mut request = Request::new(Full::default());
     let json = HeaderValue::from_static("application/json, */*;q=0.5");
@@ -86,11 +77,8 @@ pub enum Fetched {
     Unchanged,
 }
 
-/// Fetches a document of at most `most` bytes within `limit`, unless the server still has the version that
-/// `If-None-Match` in `headers` names. `tls` is needed for `https`.
-///
-/// # Errors
-/// When there is no such document in time.
+/// Fetches a document of at most `most` bytes within `limit`, unless the server still has the version that `If-None-Match` in
+/// `headers` names. `tls` is needed for `https`. Fails when there is no such document in time.
 pub async fn fetch_changed(
     url: &Url,
     tls: Option<&ConnectorTls>,
@@ -132,11 +120,8 @@ fn is_entity_tag(bytes: &[u8]) -> bool {
     bytes.len() <= LONGEST_ETAG && inner.is_some_and(|inner| inner.iter().all(is_allowed))
 }
 
-/// Sends a request to `url`, on a connection of its own. Sets its URI, `Host`, `User-Agent` and `Connection`. `tls` is
-/// needed for `https`.
-///
-/// # Errors
-/// When there is no response with a body of at most `most` bytes within `limit`.
+/// Sends a request to `url`, on a connection of its own. Sets its URI, `Host`, `User-Agent` and `Connection`. `tls` is needed
+/// for `https`. Fails when there is no response with a body of at most `most` bytes within `limit`.
 pub async fn exchange(
     url: &Url,
     tls: Option<&ConnectorTls>,
@@ -156,10 +141,7 @@ pub async fn exchange(
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
-/// Like [`exchange`], but ignores the body of the response.
-///
-/// # Errors
-/// When there is no response within `limit`.
+/// Like [`exchange`], but ignores the body of the response. Fails when there is no response within `limit`.
 pub async fn status(
     url: &Url,
     tls: Option<&ConnectorTls>,

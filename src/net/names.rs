@@ -51,9 +51,6 @@ impl Names {
     }
 
     /// The addresses of a host with this port, at least one, looked up now.
-    ///
-    /// # Errors
-    /// When the lookup fails.
     pub async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);

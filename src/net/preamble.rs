@@ -3,7 +3,6 @@
 //!
 //! Bytes are refused as soon as no valid preamble can begin with them, so nobody waits for a peer that speaks another protocol.
 
-use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -23,43 +22,27 @@ pub struct Preamble {
     pub client: Option<SocketAddr>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum PreambleError {
+    #[error("the connection has ended before its first byte")]
     Nothing,
+    #[error("the connection does not begin with a preamble")]
     Missing,
+    #[error("the line of version 1 is not valid")]
     Line,
+    #[error("the first 16 bytes of version 2 are not valid")]
     Head,
+    #[error("the preamble is too long")]
     TooLong,
+    #[error("the connection has ended in the middle of the preamble")]
     CutOff,
+    #[error("the preamble did not arrive in time")]
     TooLate,
-    Io(io::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
 }
 
-impl From<io::Error> for PreambleError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl Display for PreambleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => f.write_str("the connection has ended before its first byte"),
-            Self::Missing => f.write_str("the connection does not begin with a preamble"),
-            Self::Line => f.write_str("the line of version 1 is not valid"),
-            Self::Head => f.write_str("the first 16 bytes of version 2 are not valid"),
-            Self::TooLong => f.write_str("the preamble is too long"),
-            Self::CutOff => f.write_str("the connection has ended in the middle of the preamble"),
-            Self::TooLate => f.write_str("the preamble did not arrive in time"),
-            Self::Io(error) => error.fmt(f),
-        }
-    }
-}
-
-/// Reads the preamble at the beginning of `bytes`; `None` if it is not complete.
-///
-/// # Errors
-/// When no valid preamble begins like this.
+/// Reads the preamble at the beginning of `bytes`; `None` if it is not complete. Fails when no valid preamble begins like this.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     if may_begin(bytes, SIGNATURE) {
         version_2(bytes)

@@ -46,12 +46,9 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is another one,
-    /// and its additional listeners, which accept nothing before the configuration is in force. `None` if a poll finds
-    /// nothing new.
-    ///
-    /// # Errors
-    /// Why the configuration is refused: its problems, a listener that cannot be opened, or a change of a setting that is used
-    /// only at the start.
+    /// and its additional listeners, which accept nothing before the configuration is in force. `None` if a poll finds nothing
+    /// new. The error says why the configuration is refused: its problems, a listener that cannot be opened, or a change of a
+    /// setting that is used only at the start.
     pub(super) fn load(
         source: &ConfigSource,
         cause: Cause,

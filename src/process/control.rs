@@ -165,7 +165,7 @@ impl Control {
 
     fn sweep(&self) {
         // Log the failures of upstreams that are not logged yet.
-        self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
+        self.in_force.view.shared.upstreams.all().iter().for_each(|upstream| upstream.report(clock::now()));
         if let Counters::Memory(memory) = &self.in_force.view.snapshot.load().store.counters {
             memory.sweep(SWEEP_STEPS, clock::now());
         }

@@ -98,10 +98,8 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     }
 }
 
-/// Adds the counters of a file that could not be read before. A readable file with other content will be replaced.
-///
-/// # Errors
-/// When the file still cannot be read.
+/// Adds the counters of a file that could not be read before. A readable file with other content will be replaced. Fails when
+/// the file still cannot be read.
 fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) -> io::Result<()> {
     match regular_file::read_up_to(most, path) {
         Ok(bytes) => {
@@ -141,10 +139,8 @@ fn write(memory: &Memory, path: &Path) -> io::Result<usize> {
     Ok(keys)
 }
 
-/// Checks whether the path may get another file.
-///
-/// # Errors
-/// If it has something other than saved counters: the configuration may name a wrong file.
+/// Checks whether the path may get another file. Fails if it has something other than saved counters: the configuration may
+/// name a wrong file.
 fn may_replace(path: &Path) -> io::Result<()> {
     let metadata = match path.metadata() {
         Ok(metadata) => metadata,

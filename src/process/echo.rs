@@ -33,10 +33,7 @@ struct Seen {
     body_bytes: u64,
 }
 
-/// Starts the server on its own thread and returns its address.
-///
-/// # Errors
-/// When the system has no port or no thread for it.
+/// Starts the server on its own thread and returns its address. Fails when the system has no port or no thread for it.
 pub fn start() -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;

@@ -58,10 +58,8 @@ pub(super) struct ListenerChanges {
 }
 
 impl OpenListeners {
-    /// Opens the additional listeners of `config`, or duplicates inherited ones. `running` is the configuration in force.
-    ///
-    /// # Errors
-    /// The first listener that cannot be opened.
+    /// Opens the additional listeners of `config`, or duplicates inherited ones. `running` is the configuration in force. The
+    /// error names the first listener that cannot be opened.
     pub(super) fn plan(&self, running: Option<&Config>, config: &Config) -> Result<ListenerPlan, StartError> {
         let admin = |config: &Config| config.admin.as_ref().map(|admin| admin.listen.clone());
         let admin_tcp = admin(config).as_ref().and_then(tcp);

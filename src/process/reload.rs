@@ -43,10 +43,7 @@ impl<T: Send + 'static> Reloads<T> {
     }
 
     /// Begins a reload, or remembers to begin one after the current one. `load` can call its argument to learn whether its
-    /// result is still wanted.
-    ///
-    /// # Errors
-    /// Why it cannot begin.
+    /// result is still wanted. The error says why it cannot begin.
     pub(super) fn begin(
         &mut self,
         load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReloadError> + Send + 'static,

@@ -102,10 +102,8 @@ pub(super) struct UnusedSocket {
 }
 
 impl InheritedSockets {
-    /// Those of this process. They are not passed on to other processes.
-    ///
-    /// # Errors
-    /// When one of them is not a listening socket of TCP or Unix.
+    /// Those of this process. They are not passed on to other processes. Fails when one of them is not a listening socket of
+    /// TCP or Unix.
     pub(super) fn of_process() -> io::Result<Self> {
         let (mut passed, mut all) = (ListenFd::from_env(), Self::default());
         for index in 0..passed.len() {

@@ -53,10 +53,7 @@ impl From<Problems> for NoStart {
 }
 
 impl ConfigSource {
-    /// Loads the configuration and checks it.
-    ///
-    /// # Errors
-    /// All its [`Problems`] at once.
+    /// Loads the configuration and checks it. The error has all its [`Problems`].
     pub fn load(&self) -> Result<Config, Problems> {
         match self {
             Self::Path(path) => {
@@ -70,9 +67,6 @@ impl ConfigSource {
     }
 
     /// Like [`Self::load`]; `None` if a server still has what is in force.
-    ///
-    /// # Errors
-    /// As with [`Self::load`].
     pub fn poll(&self) -> Result<Option<Config>, Problems> {
         match self {
             Self::Path(_) | Self::Once(_) => self.load().map(Some),
@@ -80,10 +74,7 @@ impl ConfigSource {
         }
     }
 
-    /// Loads at the start of the gateway: the copy is used if the source cannot be.
-    ///
-    /// # Errors
-    /// Why neither can be used.
+    /// Loads at the start of the gateway: the copy is used if the source cannot be. The error says why neither can be used.
     pub fn load_first(&self) -> Result<Loaded, NoStart> {
         let problems = match self.load() {
             Ok(config) => return Ok(Loaded { config, instead_of: None }),
@@ -98,9 +89,7 @@ impl ConfigSource {
     }
 
     /// Loads `[admin]` alone, for commands that ask a running gateway: the rest of the text may have become wrong meanwhile.
-    ///
-    /// # Errors
-    /// The [`Problems`] because of which the admin listener's address is unknown.
+    /// The error has the [`Problems`] because of which the admin listener's address is unknown.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
         match self {
             Self::Path(path) => read(path)?.admin(),

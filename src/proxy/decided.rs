@@ -119,10 +119,10 @@ pub fn settle(
     now: impl Fn() -> Time,
 ) {
     // What is not settled here is settled when the state is dropped, as if the client had left.
-    match cost {
-        CostKnown::FromResponse => state.reservations.settle(status, headers, &mut state.outcomes, &now),
-        CostKnown::FromBody => state.reservations.settle_but_tokens(status, headers, &mut state.outcomes, &now),
-        CostKnown::Never => {}
+    if cost != CostKnown::Never {
+        let is_known = |charged: &Cost| cost == CostKnown::FromResponse || !matches!(charged, Cost::Tokens(_));
+        let cost_of = |charged: &Cost| decide::response_cost(charged, status, headers).filter(|_| is_known(charged));
+        state.reservations.settle_by(cost_of, &mut state.outcomes, &now);
     }
     if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
         limits.headers.add_headers(headers, &state.outcomes, &state.shadowed, now());

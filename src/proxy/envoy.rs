@@ -98,7 +98,9 @@ pub(super) async fn serve(
             response.headers_mut().insert(REQUEST_ID, record.id.to_header());
             record.settle(outcome, response);
         }
-        Err((outcome, answer)) => Finish::new(None, head, None).respond(response, record, outcome, &answer),
+        Err((outcome, answer)) => {
+            Finish { changes: None, head, refused_status: None }.respond(response, record, outcome, &answer);
+        }
     }
 }
 

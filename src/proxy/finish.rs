@@ -4,9 +4,9 @@
 use std::mem;
 
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
-use crate::config::{HeaderChanges, Scheme};
+use crate::config::Scheme;
 use crate::proxy::respond::cors::CorsHeaders;
 use crate::proxy::respond::{self, LocalBody, LocalResponse, grpc};
 use crate::proxy::snapshot::CompiledRoute;
@@ -14,7 +14,7 @@ use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseCont
 use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
 
 pub struct ResponseChanges<'r> {
-    headers: Option<CurrentChanges<'r>>,
+    pub headers: Option<CurrentChanges<'r>>,
     cors: Option<CorsHeaders<'r>>,
     is_over_tls: bool,
 }
@@ -30,13 +30,9 @@ impl<'r> ResponseChanges<'r> {
         }
     }
 
-    pub fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
-        self.headers.as_deref()
-    }
-
     /// The answer of `cors` to a preflight, with all its headers of CORS.
     pub fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
-        self.cors.take().map(|cors| cors.policy().preflight(request))
+        self.cors.take().map(|cors| cors.policy.preflight(request))
     }
 
     pub fn apply<B>(&self, response: &mut Response<B>) {
@@ -77,21 +73,14 @@ fn put(
 }
 
 pub(super) struct Finish<'a, 'r> {
-    changes: Option<&'a ResponseChanges<'r>>,
-    head: &'a Parts,
-    refused_status: Option<StatusCode>,
+    pub(super) changes: Option<&'a ResponseChanges<'r>>,
+    /// Of the request.
+    pub(super) head: &'a Parts,
+    /// By which a proxy that only asks learns that a limit refuses the request.
+    pub(super) refused_status: Option<StatusCode>,
 }
 
-impl<'a, 'r> Finish<'a, 'r> {
-    /// For the request with this head. By `refused_status`, a proxy that only asks learns that a limit refuses the request.
-    pub(super) fn new(
-        changes: Option<&'a ResponseChanges<'r>>,
-        head: &'a Parts,
-        refused_status: Option<StatusCode>,
-    ) -> Self {
-        Self { changes, head, refused_status }
-    }
-
+impl Finish<'_, '_> {
     pub(super) fn respond(
         self,
         response: &mut Response<ObservedBody>,

@@ -41,10 +41,8 @@ pub struct DroppedLines {
     access: Option<LineWriter>,
 }
 
-/// Starts logging, including panics.
-///
-/// # Errors
-/// When logging was started before, the system cannot start a thread, or the file of the access log cannot be opened.
+/// Starts logging, including panics. Fails when logging was started before, the system cannot start a thread, or the file of
+/// the access log cannot be opened.
 pub fn start(config: &Log) -> Result<Logging, String> {
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
     let queue = Queue::start(io::stderr(), report).map_err(|error| format!("cannot open the log: {error}"))?;

@@ -16,7 +16,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::base::clock::Time;
 use crate::base::http::header_rules::{Rule, is_any};
@@ -81,7 +80,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 #[derive(Serialize)]
-struct Problem<'a> {
+struct Problem<'a, P = ()> {
     #[serde(rename = "type")]
     kind: &'a str,
     title: &'a str,
@@ -90,10 +89,10 @@ struct Problem<'a> {
     #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
     violated: &'a [&'a str],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    problems: &'a [Value],
+    problems: &'a [P],
 }
 
-impl<'a> Problem<'a> {
+impl<'a, P: Serialize> Problem<'a, P> {
     fn new(status: StatusCode, kind: &'a str, detail: &'a str) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         Self { kind, title, status: status.as_u16(), detail, violated: &[], problems: &[] }
@@ -107,11 +106,11 @@ impl<'a> Problem<'a> {
 
 /// A problem document without a special type. `detail` is a sentence for people.
 pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
-    problem_with(status, detail, &[])
+    problem_with::<()>(status, detail, &[])
 }
 
 /// An empty list of problems is left out.
-pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
+pub fn problem_with<P: Serialize>(status: StatusCode, detail: &str, problems: &[P]) -> LocalResponse {
     let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
     with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
 }
@@ -160,7 +159,7 @@ pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -
         Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
         _ => "This is not a valid HTTP/1.1 request.",
     };
-    let body = LocalBody::Problem(Problem::new(status, "about:blank", detail).write()).finish(id);
+    let body = LocalBody::Problem(Problem::<()>::new(status, "about:blank", detail).write()).finish(id);
     let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now.seconds()));
     let head = format!(

@@ -13,17 +13,20 @@ use http::{HeaderValue, StatusCode};
 
 use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::http::trace_context::{SampleShare, Sampling};
-use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
+use crate::base::metrics::PerWorker;
+use crate::config::{self, AccessLog, Config, OnError, Redirect, SentPath};
 use crate::proxy::own_origins::OwnOrigins;
 use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
-use crate::proxy::shed::{RouteShedding, Shedding};
+use crate::proxy::shed::{Meter, RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{BanRule, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
+use crate::request::decide::{
+    BanRule, LimitMetrics, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
+};
 use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::body::BodyInspector;
-use crate::request::identify::tokens::TokenReader;
+use crate::request::identify::tokens::{JwtMetrics, TokenReader};
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::request::resolve::Resolver;
 use crate::request::route::{self, PreparedChanges};
@@ -206,13 +209,13 @@ impl Snapshot {
             .iter()
             .zip(&key_sources)
             .map(|(jwt, keys)| {
-                Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), shared.token(&jwt.name)))
+                let new = |name, workers| JwtMetrics { name, workers: PerWorker::new(workers) };
+                let metrics = shared.tokens.get(&jwt.name, new);
+                Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), metrics))
             })
             .collect();
-        let upstream = |route: &config::Route| match route.action {
-            config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
-            config::Action::Respond { .. } | config::Action::Redirect(_) => None,
-        };
+        let new = |name, workers| RouteMetrics { name, workers: PerWorker::new(workers) };
+        let route_metrics = |name: &str| shared.routes.get(name, new);
         let served = |(route, single): (&config::Route, Arc<SingleSources>)| {
             let indices = || route.limits.iter().chain(&route.pools);
             let limits_and_rates =
@@ -231,7 +234,7 @@ impl Snapshot {
                 is_of_route: pools.is_of_route(place),
                 settles: pools.settles(place),
                 missing: limit.missing,
-                metrics: shared.limit(&limit.name),
+                metrics: shared.limits.get(&limit.name, |name, workers| LimitMetrics::new(&name, workers)),
                 // Only the admin listener shows frequent keys.
                 counts_keys: config.admin.is_some(),
                 notices: shared.notices.about(&notices, limit),
@@ -243,7 +246,7 @@ impl Snapshot {
             let headers = RateLimitHeaders::new(told, config.server.partition_secret);
             let limits = RouteLimits::new(limits, headers);
             CompiledRoute {
-                metrics: shared.route(&route::label(route)),
+                metrics: route_metrics(&route::label(route)),
                 path: route.path.text.clone(),
                 single,
                 tokens: readers.iter().filter(|reader| config.uses_token(route, &reader.name)).cloned().collect(),
@@ -256,14 +259,15 @@ impl Snapshot {
                 response_headers: PreparedChanges::new(&route.response_headers),
                 cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors, &limits.headers))),
                 limits,
-                balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
-                    Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path, None)),
-                    Balance::RoundRobin | Balance::LeastRequests => None,
+                balance_key: config.upstream_of(route).and_then(|upstream| {
+                    Some(KeyExtractor::new(&upstream.name, upstream.balance.key()?, &route.path, None))
                 }),
-                failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
+                failures: config
+                    .upstream_of(route)
+                    .map(|upstream| shared.upstreams.get(&upstream.name, UpstreamFailures::new)),
                 shedding: config.server.shed.as_ref().map(|_| {
-                    let meter = shared.meter(upstream(route).map_or("", |upstream| &upstream.name));
-                    Box::new(RouteShedding::new(config, route, meter))
+                    let name = config.upstream_of(route).map_or("", |upstream| &upstream.name);
+                    Box::new(RouteShedding::new(config, route, shared.meters.get(name, Meter::new)))
                 }),
             }
         };
@@ -282,7 +286,7 @@ impl Snapshot {
             served,
             descriptors: DescriptorRules(config.descriptors().to_vec()),
             limits: rate_table,
-            unrouted: shared.route(NO_ROUTE),
+            unrouted: route_metrics(NO_ROUTE),
             upstreams,
             key_sources,
             quota_sources,

@@ -20,10 +20,7 @@ const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 
 /// The head of the request about which `question` asks. It has all headers of the question but Forwarded: these proxies write
-/// X-Forwarded-For, and pass on Forwarded as the client has written it.
-///
-/// # Errors
-/// What is wrong with the question.
+/// X-Forwarded-For, and pass on Forwarded as the client has written it. The error says what is wrong with the question.
 pub fn read(question: &Parts) -> Result<Parts, &'static str> {
     let headers = &question.headers;
     let forwarded = single(headers, &FORWARDED_URI, "There is more than one X-Forwarded-Uri.")?;

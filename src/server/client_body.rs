@@ -1,6 +1,5 @@
 //! The body of a request, independent of the protocol.
 
-use std::fmt;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,11 +22,13 @@ enum Source {
 }
 
 /// The client has broken off its body, or has sent an invalid one.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ClientBodyError {
+    #[error("{0}")]
     Http1(hyper::Error),
+    #[error("{0}")]
     Http2(h2::Error),
-    /// A limit has no room for more of it.
+    #[error("a limit has no room for more bytes")]
     Exhausted,
 }
 
@@ -100,16 +101,6 @@ impl Body for ClientBody {
                 let (rest, held) = (gated.0.size_hint(), gated.1.held().unwrap_or(0));
                 rest.exact().map_or(rest, |rest| SizeHint::with_exact(rest + held))
             }
-        }
-    }
-}
-
-impl fmt::Display for ClientBodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http1(error) => error.fmt(f),
-            Self::Http2(error) => error.fmt(f),
-            Self::Exhausted => f.write_str("a limit has no room for more bytes"),
         }
     }
 }

@@ -87,10 +87,8 @@ impl AcmeSource {
         }
     }
 
-    /// Uses the best certificate in the folder, if that is better than the one in use.
-    ///
-    /// # Errors
-    /// When something there cannot be read now, which may be better than what is in use.
+    /// Uses the best certificate in the folder, if that is better than the one in use. Fails when something there cannot be
+    /// read now, which may be better than what is in use.
     fn look(&self) -> io::Result<()> {
         let mut certificates = self.folder.certificates(&self.acme.names, clock::now());
         self.folder.tidy(&certificates);
@@ -214,10 +212,8 @@ impl AcmeSources {
         &self.shared.challenges
     }
 
-    /// The source for this configuration, if it needs one: the one in force, or a new one.
-    ///
-    /// # Errors
-    /// When there is no folder for its files.
+    /// The source for this configuration, if it needs one: the one in force, or a new one. Fails when there is no folder for
+    /// its files.
     pub fn get(&self, config: &Config) -> Result<Option<Arc<AcmeSource>>, String> {
         let Some(acme) = config.acme() else { return Ok(None) };
         if let Some(known) = self.in_force.find(|source| source.acme == *acme) {
@@ -268,11 +264,8 @@ impl AcmeSources {
     }
 }
 
-/// The certificate that a gateway with this configuration would use at its start, and the error of a file that cannot be read and
-/// may have a better one. Asks nobody, and changes nothing.
-///
-/// # Errors
-/// When there is no folder for its files.
+/// The certificate that a gateway with this configuration would use at its start, and the error of a file that cannot be read
+/// and may have a better one. Asks nobody, and changes nothing. Fails when there is no folder for its files.
 pub fn stored(config: &Config, folder: Option<&Path>) -> Result<(Option<Identity>, Option<io::Error>), String> {
     let Some(acme) = config.acme() else { return Ok((None, None)) };
     let found = Folder::of(state(folder)?, &acme.directory).certificates(&acme.names, clock::now());

@@ -44,10 +44,8 @@ impl Gateways {
         }
     }
 
-    /// Looks up a name that was never found. Blocks until there is an answer, for at most 2 s.
-    ///
-    /// # Errors
-    /// When the system refuses a timer.
+    /// Looks up a name that was never found. Blocks until there is an answer, for at most 2 s. Fails when the system refuses a
+    /// timer.
     pub fn look_up_first(&self, share: Option<&Share>) -> io::Result<()> {
         if let Some(name) = self.unknown(share) {
             local_runtime()?.block_on(self.0.look_up_within(name, FIRST_LIMIT));

@@ -179,10 +179,8 @@ impl KeyServer {
 /// The sources in force. They outlive a reload that does not change them.
 pub type KeySources = InForce<KeySource>;
 
-/// Fetches the keys of new sources, all at the same time, before they are in force. Blocks for at most [`fetch::LIMIT`].
-///
-/// # Errors
-/// When the system refuses a timer.
+/// Fetches the keys of new sources, all at the same time, before they are in force. Blocks for at most [`fetch::LIMIT`]. Fails
+/// when the system refuses a timer.
 pub fn fetch_first(sources: &[Arc<KeySource>]) -> io::Result<()> {
     let is_new = |source: &&Arc<KeySource>| source.server.as_ref().is_some_and(|server| !server.is_tried());
     let new: Vec<_> = sources.iter().filter(is_new).cloned().collect();

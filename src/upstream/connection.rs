@@ -73,10 +73,7 @@ impl UpstreamConnection {
         UpstreamTunnel { peer: self.peer, stream: Box::new(stream), _in_flight: None }
     }
 
-    /// Takes its buffers from `spare`. Its age counts from `now`.
-    ///
-    /// # Errors
-    /// When the stream is already closed.
+    /// Takes its buffers from `spare`. Its age counts from `now`. Fails when the stream is already closed.
     pub(super) fn new(stream: UpstreamStream, spare: &Rc<SpareBuffers>, now: Instant) -> io::Result<Box<Self>> {
         let peer = stream.peer()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());

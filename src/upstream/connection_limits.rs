@@ -40,8 +40,7 @@ impl Places {
         Self { all: Arc::new(Semaphore::new(count)), share: count.div_ceil(2) as u64, in_flight: Arc::default() }
     }
 
-    /// # Errors
-    /// [`UpstreamError::Exhausted`] if all are taken.
+    /// The error is [`UpstreamError::Exhausted`] if all are taken.
     pub(super) fn take(&self) -> Result<Place, UpstreamError> {
         self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has its maximum of connections to servers"))
     }
@@ -50,11 +49,8 @@ impl Places {
         are_taken(&self.all)
     }
 
-    /// Counts a request of HTTP/2 as one of this client's until the result is dropped. A client with an IPv6 address has a whole
-    /// network.
-    ///
-    /// # Errors
-    /// [`UpstreamError::Exhausted`] if the client has as many as it may.
+    /// Counts a request of HTTP/2 as one of this client's until the result is dropped. A client with an IPv6 address has a
+    /// whole network. The error is [`UpstreamError::Exhausted`] if the client has as many as it may.
     pub(super) fn share(&self, client: IpAddr) -> Result<ConcurrencyPermit, UpstreamError> {
         let acquired = self.in_flight.acquire(network_key(client), self.share);
         acquired.map(|(permit, _)| permit).ok_or_else(|| exhausted("the client has its maximum of requests at servers"))

@@ -41,11 +41,8 @@ pub(super) struct Connector {
 
 impl Connector {
     /// Makes a stream to this endpoint. Its server is told of the client that is `announced`, and with TLS these protocols are
-    /// `offered`. Does `then` with the stream, in the same time.
-    ///
-    /// # Errors
-    /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is not
-    /// valid, or the time is over; and those of `then`.
+    /// `offered`. Does `then` with the stream, in the same time. Fails when the name has no address, no address accepts the
+    /// connection, the server does not speak TLS or its certificate is not valid, or the time is over, and when `then` fails.
     pub(super) async fn connect<T>(
         &self,
         endpoint: &Endpoint,

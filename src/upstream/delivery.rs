@@ -232,10 +232,7 @@ impl<'a> Attempts<'a> {
 
 impl Delivery<'_> {
     /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, which then
-    /// replaces it in `in_flight`. An endpoint that has not accepted counts as tried.
-    ///
-    /// # Errors
-    /// When neither accepts a connection.
+    /// replaces it in `in_flight`. An endpoint that has not accepted counts as tried. Fails when neither accepts a connection.
     async fn connect(self, in_flight: &mut InFlight, attempts: &mut Attempts<'_>) -> Result<Connection, UpstreamError> {
         let Self { upstream, request, .. } = self;
         let endpoint = in_flight.endpoint.clone();

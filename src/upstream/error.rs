@@ -1,6 +1,5 @@
 //! Why a request got no response from its upstream, and which status and text the client gets instead; why a body breaks off.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -13,34 +12,44 @@ use crate::base::body_gate::Exhausted;
 use crate::base::reason::Reason;
 use crate::server::ClientBodyError;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// The connection was refused, the address is not reachable, or the name is unknown.
+    #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// This machine has no file handle or memory for another connection.
+    #[error("this machine cannot open another connection: {0}")]
     Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
+    #[error("no TLS connection: {0}")]
     Tls(io::Error),
+    #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
-    /// No head of a response came in time.
+    #[error("no response within {0:?}")]
     Timeout(Duration),
-    /// The connection ended before a byte of a response came.
+    #[error("closed before a response: {0}")]
     Closed(io::Error),
     /// What came instead of a valid response.
+    #[error("sent {0}")]
     Bad(&'static str),
     /// Why the response is not valid.
+    #[error("sent something that is not valid in HTTP/2: {0}")]
     BadHttp2(String),
-    /// The upstream speaks HTTP/2, which has no form for this request.
+    #[error("HTTP/2 cannot express the request")]
     NoHttp2,
+    #[error("there are no servers")]
     NoEndpoint,
+    #[error("each server has its maximum of requests in flight")]
     Overloaded,
-    /// The client's body broke off.
+    #[error("the client broke off: {0}")]
     Client(ClientBodyError),
-    /// The client sent nothing of an incomplete body for this time.
+    #[error("nothing of the request's body came for {0:?}")]
     BodyTimeout(Duration),
+    #[error("the request's body is too large")]
     TooLarge,
+    #[error("the request names more than 100 headers in Connection")]
     TooManyNamed,
-    /// The client has set it.
+    #[error("the client's deadline of {0:?} has passed")]
     Deadline(Duration),
 }
 
@@ -140,29 +149,6 @@ impl UpstreamError {
     }
 }
 
-impl fmt::Display for UpstreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect(error) => write!(f, "cannot connect: {error}"),
-            Self::Exhausted(error) => write!(f, "this machine cannot open another connection: {error}"),
-            Self::Tls(error) => write!(f, "no TLS connection: {error}"),
-            Self::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
-            Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
-            Self::Closed(error) => write!(f, "closed before a response: {error}"),
-            Self::Bad(bad) => write!(f, "sent {bad}"),
-            Self::BadHttp2(error) => write!(f, "sent something that is not valid in HTTP/2: {error}"),
-            Self::NoHttp2 => f.write_str("HTTP/2 cannot express the request"),
-            Self::NoEndpoint => f.write_str("there are no servers"),
-            Self::Overloaded => f.write_str("each server has its maximum of requests in flight"),
-            Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
-            Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} has passed"),
-            Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
-        }
-    }
-}
-
 pub(super) struct Failed {
     pub(super) error: UpstreamError,
     pub(super) ending: Ending,
@@ -194,22 +180,28 @@ pub(super) enum RequestBodyError {
     Upstream,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BodyError {
+    #[error("{0}")]
     Io(io::Error),
-    /// The upstream closed its connection before the end.
+    #[error("the upstream closed the connection before the end of the body")]
     Truncated,
     /// The upstream has ended the stream in HTTP/2, or what it sends there is not valid.
+    #[error("{0}")]
     Http2(h2::Error),
+    #[error("the upstream's chunked coding is not valid")]
     NotChunked,
-    /// The upstream sent nothing for this time.
+    #[error("nothing of the response's body came for {0:?}")]
     ReadTimeout(Duration),
+    #[error("the client broke off: {0}")]
     Client(ClientBodyError),
+    #[error("nothing of the request's body came for {0:?}")]
     BodyTimeout(Duration),
+    #[error("the request's body is too large")]
     TooLarge,
-    /// The client has set it.
+    #[error("the client's deadline has passed")]
     Deadline,
-    /// A limit has no room for more of it.
+    #[error("a limit has no room for more bytes")]
     Exhausted,
 }
 
@@ -241,25 +233,6 @@ impl BodyError {
         }
     }
 }
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "{error}"),
-            Self::Http2(error) => write!(f, "{error}"),
-            Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
-            Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
-            Self::ReadTimeout(limit) => write!(f, "nothing of the response's body came for {limit:?}"),
-            Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
-            Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Deadline => f.write_str("the client's deadline has passed"),
-            Self::Exhausted => f.write_str("a limit has no room for more bytes"),
-        }
-    }
-}
-
-impl std::error::Error for BodyError {}
 
 #[cfg(test)]
 mod tests {

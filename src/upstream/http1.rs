@@ -29,9 +29,7 @@ use request::RequestBody;
 use response_head::{BodyEnd, ResponseHead};
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
-/// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
-///
-/// # Errors
+/// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server. The error is
 /// [`Failed`] if no head comes.
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,

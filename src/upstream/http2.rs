@@ -54,11 +54,8 @@ impl Failed {
     }
 }
 
-/// Sends the request on `stream` and waits for the head of the response, which may come before all of the request is sent.
-/// Its headers go to `headers`. If nothing of `body` was used, it stays there.
-///
-/// # Errors
-/// [`Failed`] if no head comes.
+/// Sends the request on `stream` and waits for the head of the response, which may come before all of the request is sent. Its
+/// headers go to `headers`. If nothing of `body` was used, it stays there. The error is [`Failed`] if no head comes.
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut stream: OpenStream,

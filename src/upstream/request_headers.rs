@@ -170,9 +170,8 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     }
 }
 
-/// # Errors
-/// [`UpstreamError::TooManyNamed`] if Connection has more names than a request can have headers: each name would be compared
-/// with each header.
+/// The error is [`UpstreamError::TooManyNamed`] if Connection has more names than a request can have headers: each name would
+/// be compared with each header.
 pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_>, UpstreamError> {
     let mut named = NamedHeaders::new();
     for (index, name) in header_list::members(headers, &header::CONNECTION).enumerate() {

@@ -39,10 +39,8 @@ impl<'a> Interim<'a> {
     }
 
     /// Counts one with this status. Returns what passes it on, if it goes to the client. `100 Continue` does not: the gateway
-    /// itself tells the client to send the body, when it wants the body.
-    ///
-    /// # Errors
-    /// [`BadHead::INTERIM`] if there were too many.
+    /// itself tells the client to send the body, when it wants the body. The error is [`BadHead::INTERIM`] if there were too
+    /// many.
     pub(super) fn count(&mut self, status: StatusCode) -> Result<Option<&'a PassInterim<'a>>, BadHead> {
         self.count += 1;
         if self.count > MAX_INTERIM {
@@ -60,10 +58,8 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
     response
 }
 
-/// The number in Content-Length (RFC 9110, section 8.6).
-///
-/// # Errors
-/// [`BadHead::LENGTH`] if there is anything but digits, or the number is too large.
+/// The number in Content-Length (RFC 9110, section 8.6). The error is [`BadHead::LENGTH`] if there is anything but digits, or
+/// the number is too large.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, BadHead> {
     let number = value.iter().try_fold(0_u64, |number, digit| match digit {
         b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),

@@ -39,10 +39,7 @@ pub(super) enum Offered {
     Http2,
 }
 
-/// Connects to the first of these addresses that accepts the connection.
-///
-/// # Errors
-/// Why the last one does not.
+/// Connects to the first of these addresses that accepts the connection. The error says why the last one does not.
 pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Socket> {
     let socket = TcpStream::connect(addresses).await?;
     socket.set_nodelay(true)?;
@@ -51,10 +48,8 @@ pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Socket> {
 }
 
 impl UpstreamStream {
-    /// Takes over a socket with its place. Completes a TLS handshake if `tls` is set.
-    ///
-    /// # Errors
-    /// [`UpstreamError::Tls`]. Nothing of a request was sent.
+    /// Takes over a socket with its place. Completes a TLS handshake if `tls` is set. The error is [`UpstreamError::Tls`]:
+    /// nothing of a request was sent.
     pub(super) async fn begin(
         socket: Socket,
         place: Place,
@@ -86,8 +81,7 @@ impl UpstreamStream {
         self.place.semaphore().clone()
     }
 
-    /// # Errors
-    /// When the connection is already closed.
+    /// Fails when the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<DestinationAddress> {
         match &self.transport {
             Either::Left(Either::Left(socket)) => socket.peer_addr().map(DestinationAddress::Socket),

@@ -190,10 +190,8 @@ impl Upstream {
 
 const USER_AGENT: HeaderValue = HeaderValue::from_static("gateway-health-check");
 
-/// Sends the request of a check. `None` if this machine cannot, which says nothing about the endpoint.
-///
-/// # Errors
-/// Why the endpoint is not healthy.
+/// Sends the request of a check. `None` if this machine cannot, which says nothing about the endpoint. The error says why the
+/// endpoint is not healthy.
 async fn check(upstream: &Upstream, endpoint: &Arc<Endpoint>, rules: &HealthCheck) -> Option<Result<(), String>> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);

@@ -5,10 +5,7 @@ use std::fmt::{Display, Write as _};
 use super::listener;
 use crate::config::{self, Config, Recounted};
 
-/// Describes the reload that replaces `old`, read from `name`, with `new`.
-///
-/// # Errors
-/// Why the reload is refused.
+/// Describes the reload that replaces `old`, read from `name`, with `new`. The error says why the reload is refused.
 pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Result<String, String> {
     let mut text = format!("\na reload that replaces {name}\n");
     if let Some(problems) = config::needs_restart(old, new) {

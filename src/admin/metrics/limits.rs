@@ -16,7 +16,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 }
 
 fn own(view: &View) -> [MetricFamily; 6] {
-    let (limits, now) = (view.shared.limits(), clock::now());
+    let (limits, now) = (view.shared.limits.all(), clock::now());
     [
         counters(
             "gateway_limit_decisions_total",
@@ -55,7 +55,7 @@ fn own(view: &View) -> [MetricFamily; 6] {
 }
 
 fn banning(view: &View) -> impl Iterator<Item = Arc<LimitMetrics>> {
-    let (snapshot, limits) = (view.snapshot.load_full(), view.shared.limits());
+    let (snapshot, limits) = (view.snapshot.load_full(), view.shared.limits.all());
     let bans = move |limit: &Arc<LimitMetrics>| {
         snapshot.limits.iter().any(|table| table.name() == limit.name && table.ban.is_some())
     };
@@ -72,7 +72,7 @@ fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
 fn that_count(view: &View, is_wanted: fn(&Limit) -> bool) -> Vec<Arc<LimitMetrics>> {
     let config = view.config.load();
     let counts = |name: &str| config.limits.iter().any(|limit| limit.name == name && is_wanted(limit));
-    view.shared.limits().into_iter().filter(|limit| counts(&limit.name)).collect()
+    view.shared.limits.all().into_iter().filter(|limit| counts(&limit.name)).collect()
 }
 
 /// Of limits with costs in tokens; other limits have no such series.

@@ -14,7 +14,7 @@ use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
 type Failed = [Counter; Reason::ALL.len()];
 
 pub(super) fn families(view: &View) -> [MetricFamily; 5] {
-    let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
+    let (routes, upstreams) = (view.shared.routes.all(), view.shared.upstreams.all());
     let expected = expected::by_route(&view.config.load());
     let routes: Vec<_> = routes.iter().map(|route| (route, expected.get(&route.name))).collect();
     [

@@ -26,7 +26,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 }
 
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
-    let tokens = shared.tokens();
+    let tokens = shared.tokens.all();
     let sources = shared.key_sources.all();
     let fetched: Vec<_> = sources.iter().filter_map(|source| Some((&**source, source.server.as_ref()?))).collect();
     let of_each = |value: fn(&KeySource, &KeyServer) -> u64| {

@@ -85,11 +85,9 @@ const fn is_simple() -> [bool; 256] {
 }
 
 /// The normal form of a path. Escapes are decoded if the character may stand for itself, otherwise they are in upper case;
-/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since routes may
-/// differ in it. Borrowed if the path is in normal form already, as nearly all are.
-///
-/// # Errors
-/// When servers could read another path than the gateway.
+/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since routes may differ in it.
+/// Borrowed if the path is in normal form already, as nearly all are. Fails when servers could read another path than the
+/// gateway.
 pub fn normal(path: &str, rules: PathRules) -> Result<Cow<'_, str>, BadPath> {
     let mut before = 0;
     let is_normal = |byte: u8| {

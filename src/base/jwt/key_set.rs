@@ -60,11 +60,8 @@ impl KeySet {
         Self { keys: Vec::new(), fingerprint: Fingerprint::of(b"") }
     }
 
-    /// Skips keys that are not understood or have another purpose (RFC 7517, section 5).
-    ///
-    /// # Errors
-    /// When the document is no set of keys, or no key can be used. The message contains no part of the document, which may be
-    /// secret.
+    /// Skips keys that are not understood or have another purpose (RFC 7517, section 5). Fails when the document is no set of
+    /// keys, or no key can be used. The message contains no part of the document, which may be secret.
     pub fn parse(json: &[u8], origin: KeyOrigin) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Document {

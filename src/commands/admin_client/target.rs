@@ -87,10 +87,8 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
-    /// The file if there is one, else the value of [`TOKEN_VARIABLE`].
-    ///
-    /// # Errors
-    /// When the value cannot be sent in a header. The text does not show the value.
+    /// The file if there is one, else the value of [`TOKEN_VARIABLE`]. Fails when the value cannot be sent in a header. The
+    /// text does not show the value.
     pub fn new(file: Option<PathBuf>, variable: Option<std::ffi::OsString>) -> Result<Self, String> {
         if let Some(file) = file {
             return Ok(Self::File(file));
@@ -100,10 +98,7 @@ impl TokenSource {
         bearer.map(Self::Environment).ok_or_else(|| format!("the token of {TOKEN_VARIABLE} cannot be sent in a header"))
     }
 
-    /// The value of Authorization; `None` if there is no token.
-    ///
-    /// # Errors
-    /// When the file has no token that can be sent.
+    /// The value of Authorization; `None` if there is no token. Fails when the file has no token that can be sent.
     pub(super) async fn authorization(&self) -> io::Result<Option<HeaderValue>> {
         match self {
             Self::None => Ok(None),

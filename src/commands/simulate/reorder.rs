@@ -16,6 +16,7 @@ const MAX_BYTES: usize = 256 << 20;
 const LEAP: u64 = 86_400 * 1_000_000;
 
 /// Requests that wait until no earlier one can come.
+#[derive(Default)]
 pub(super) struct Reorder {
     /// In microseconds.
     window: u64,
@@ -36,17 +37,7 @@ pub(super) struct Reorder {
 impl Reorder {
     /// Sorts within `window`. The `logs` share the memory.
     pub(super) fn new(window: Duration, logs: usize) -> Self {
-        Self {
-            window: micros(window),
-            waiting: BTreeMap::new(),
-            newest: 0,
-            newest_line: 0,
-            leaping: None,
-            taken: 0,
-            added: 0,
-            bytes: 0,
-            max_bytes: MAX_BYTES / logs.max(1),
-        }
+        Self { window: micros(window), max_bytes: MAX_BYTES / logs.max(1), ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {

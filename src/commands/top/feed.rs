@@ -43,10 +43,7 @@ impl<'a> Feed<'a> {
         Self { client, open: None, begun: Vec::new() }
     }
 
-    /// Waits for the next numbers.
-    ///
-    /// # Errors
-    /// When the gateway sends none, or the stream breaks, is silent, or cannot be read.
+    /// Waits for the next numbers. Fails when the gateway sends none, or the stream breaks, is silent, or cannot be read.
     pub(super) async fn next(&mut self) -> Result<Numbers, String> {
         let mut is_new = false;
         loop {

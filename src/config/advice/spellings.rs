@@ -7,7 +7,7 @@ use http::Method;
 
 use super::Advised;
 use crate::config::report::quoted;
-use crate::config::{Action, Config, EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Route, Segment};
+use crate::config::{Config, EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Route, Segment};
 
 /// Another spelling of a limited exact path that matches a wider route to the same upstream, which lacks a limit. The upstream
 /// may treat both spellings as the same path.
@@ -21,7 +21,7 @@ pub(super) fn ways_around(advised: &Advised<'_>) {
         let around = spellings(&route.path, server.paths, is_decided).into_iter().find_map(|spelling| {
             let taker = index.taker(route, &spelling.segments)?;
             let missing = route.limits.iter().find(|limit| !taker.limits.contains(limit))?;
-            (upstream(taker)? == upstream(route)?).then_some((spelling, taker, &limits[*missing].name))
+            (taker.action.upstream()? == route.action.upstream()?).then_some((spelling, taker, &limits[*missing].name))
         });
         let Some((spelling, taker, missing)) = around else { continue };
         let written = format!("/{}", spelling.segments.join("/"));
@@ -158,13 +158,6 @@ fn covers(Route { path, ignore_case, .. }: &Route, segments: &[String]) -> bool 
             Segment::Literal(text) => text == segment,
             Segment::Capture(_) => !segment.is_empty(),
         })
-}
-
-fn upstream(route: &Route) -> Option<usize> {
-    match route.action {
-        Action::Forward { upstream, .. } => Some(upstream),
-        Action::Respond { .. } | Action::Redirect(_) => None,
-    }
 }
 
 #[cfg(test)]

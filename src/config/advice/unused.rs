@@ -6,7 +6,7 @@ use std::fmt::Display;
 use http::Method;
 
 use super::Advised;
-use crate::config::{Action, Cost, Host, Route, Source, Tiers};
+use crate::config::{Cost, Host, Route, Source, Tiers};
 
 pub(super) fn limits(advised: &Advised<'_>) {
     let config = advised.config;
@@ -27,7 +27,7 @@ pub(super) fn limits(advised: &Advised<'_>) {
 pub(super) fn upstreams(advised: &Advised<'_>) {
     for (index, upstream) in advised.config.upstreams.iter().enumerate() {
         let name = &upstream.name;
-        let is_used = |route: &Route| matches!(route.action, Action::Forward { upstream, .. } if upstream == index);
+        let is_used = |route: &Route| route.action.upstream() == Some(index);
         if !advised.config.routes.iter().any(is_used) {
             let help = format!("add upstream = \"{name}\" to a route, or remove it");
             advised.warn_at_key(&[&"upstreams", name], format!("no route uses the upstream `{name}`"), help);

@@ -32,7 +32,6 @@ pub struct Tiers {
     pub source: Source,
     /// At least one tier, each with at least one rate. Requests without a known tier get the rates of the limit.
     pub rates: Vec<(String, Vec<Rate>)>,
-    /// Tiers whose requests have another priority than that of their route.
     pub priorities: Vec<(String, u8)>,
 }
 

@@ -112,14 +112,9 @@ const REPORTED: &str = "forwarded and only reported";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// More refusals than this ban the key, 1 to 10 000.
     pub after: u64,
-    /// The time within which refusals are counted, 1 s to 31 days.
     pub within: Duration,
-    /// The length of the first ban, 1 s to 31 days.
     pub first: Duration,
-    /// The length of the longest ban, at least `first`. A ban that begins within this time after the end of another lasts
-    /// twice as long.
     pub longest: Duration,
     pub respond: BanResponse,
 }
@@ -168,9 +163,7 @@ impl BanResponse {
 pub struct Slow {
     /// The share of a rate from which requests are held, in millionths, below [`WHOLE`].
     pub from: u32,
-    /// The hold if a rate is fully used.
     pub up_to: Duration,
-    /// The maximum number of held requests per key in this process, at least 1.
     pub max_delayed: usize,
 }
 

@@ -26,11 +26,8 @@ const MAX_CHANNEL: usize = 63;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quotas {
     pub server: QuotaServer,
-    /// The time after which an answer is renewed.
     pub cache_for: Duration,
-    /// The maximum number of cached answers, at least 1.
     pub max_cached: usize,
-    /// The longest time that a request waits for an answer.
     pub timeout: Duration,
     pub send: SentKey,
 }
@@ -57,9 +54,7 @@ pub struct PostgresSettings {
     pub url: PostgresUrl,
     /// `None` if no connection can use TLS.
     pub tls: Option<ConnectorTls>,
-    /// `$1` is the key.
     pub query: String,
-    /// The channel on which the database announces keys whose quotas have changed.
     pub channel: Option<String>,
 }
 

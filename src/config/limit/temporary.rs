@@ -36,10 +36,8 @@ tables! {
     }
 }
 
-/// What an override for a key of `limit` grants, and how long it lasts.
-///
-/// # Errors
-/// Everything that is wrong, in the words in which the same is said about a file.
+/// What an override for a key of `limit` grants, and how long it lasts. The error is everything that is wrong, in the words in
+/// which the same is said about a file.
 pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
     // `null` is the only JSON value that TOML does not have.
     let text = toml::to_string(written).map_err(|_| {
@@ -62,10 +60,8 @@ fn read(section: &Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
     allowance.zip(lasts)
 }
 
-/// The rates that a source of quotas returns for a key, by the terms of its limit.
-///
-/// # Errors
-/// What is wrong with them. It may have a part of them in it, but no key.
+/// The rates that a source of quotas returns for a key, by the terms of its limit. The error says what is wrong with them. It
+/// may have a part of them in it, but no key.
 pub fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
     if texts.len() > values::MOST {
         return Err(format!("there are {} rates, and at most {} are allowed", texts.len(), values::MOST));

@@ -34,12 +34,9 @@ pub struct TokenCost {
     /// Where a response reports its usage; `None` if it does so like OpenAI, Anthropic and Gemini.
     pub pointers: Option<UsagePointers>,
     pub weights: Weights,
-    /// The output tokens that are reserved if a request names no maximum, 1 to 2^32.
     pub max_output: u64,
     pub without_usage: WithoutUsage,
-    /// The input tokens that are reserved for each part that is no text, 1 to 2^32.
     pub part: u64,
-    /// Whether the gateway asks for the usage of streams.
     pub ask_usage: bool,
     pub on_exhausted: OnExhausted,
     /// Models with other weights; the first match counts.

@@ -46,10 +46,7 @@ impl Wildcards {
         self.patterns.iter().map(|pattern| (pattern.text.as_str(), pattern.grant))
     }
 
-    /// Each pattern has at least one star.
-    ///
-    /// # Errors
-    /// When they are too large together for an automaton, at about 2^31 bytes.
+    /// Each pattern has at least one star. Fails when they are too large together for an automaton, at about 2^31 bytes.
     pub(super) fn new(patterns: Vec<(String, Grant)>) -> Result<Self, BuildError> {
         let mut pieces: Vec<String> = patterns.iter().flat_map(|(text, _)| between(text).map(str::to_owned)).collect();
         pieces.sort_unstable();

@@ -33,6 +33,16 @@ pub enum Action {
     Redirect(Redirect),
 }
 
+impl Action {
+    /// The index of the upstream to which requests are forwarded.
+    pub fn upstream(&self) -> Option<usize> {
+        match self {
+            Self::Forward { upstream, .. } => Some(*upstream),
+            Self::Respond { .. } | Self::Redirect(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SentPath {
     /// The client's path without this many leading segments (`strip_prefix`).

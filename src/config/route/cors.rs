@@ -19,15 +19,11 @@ const ORIGIN: &str = "an origin is a scheme, a host and perhaps a port, like \"h
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     pub origins: Vec<OriginPattern>,
-    /// The methods in answers to preflights, at least one.
     pub methods: Vec<Method>,
-    /// The headers in answers to preflights; `None` allows all that a preflight asks for.
     pub headers: Option<Vec<HeaderName>>,
-    /// Headers of responses that pages may read, besides those of the gateway.
     pub expose: Vec<HeaderName>,
     /// Whether pages may send credentials such as cookies. Never with [`OriginPattern::Any`].
     pub credentials: bool,
-    /// How long browsers may keep the answer to a preflight, in whole seconds, at least 1.
     pub max_age: Option<Duration>,
 }
 

@@ -16,9 +16,7 @@ use crate::config::{secret, values};
 /// `V` is the value of a header: a [`HeaderText`] in the configuration, a [`HeaderValue`] for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderChanges<V> {
-    /// Headers whose values are replaced.
     pub set: Vec<(HeaderName, V)>,
-    /// Lines that are added to existing ones.
     pub add: Vec<(HeaderName, V)>,
     pub remove: Vec<HeaderName>,
 }

@@ -18,7 +18,6 @@ const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["host", "path", "q
 pub struct Redirect {
     /// The location. Its texts need no escapes.
     pub to: Template,
-    /// 301, 302, 303, 307 or 308.
     pub status: StatusCode,
 }
 

@@ -16,9 +16,7 @@ pub struct Retry {
     pub retries: u32,
     /// The largest share of requests that are sent again, in thousandths.
     pub budget: u32,
-    /// The statuses of responses after which a request is sent again.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// The largest request body that is kept to be sent again, in bytes.
     pub max_body: usize,
 }
 
@@ -28,42 +26,31 @@ pub struct Overload {
     pub max_in_flight: Option<usize>,
     /// Bounds for a limit of each server that follows its latency, used instead of `max_in_flight`.
     pub adaptive: Option<AdaptiveBounds>,
-    /// How many requests may wait if all servers are at their limit.
     pub max_waiting: usize,
     pub max_wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveBounds {
-    /// At least 1.
     pub min: usize,
-    /// At least `min`.
     pub max: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// Perhaps with a query.
     pub path: String,
-    /// The time from one check to the next.
     pub interval: Duration,
     pub timeout: Duration,
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// This many successful checks in a row make a server healthy, 1 to 100.
     pub healthy_after: u32,
-    /// This many failed checks in a row make a server unhealthy, 1 to 100.
     pub unhealthy_after: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// The number of failures in a row, 1 to 1000.
     pub failures: u32,
-    /// The statuses of responses that are failures.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// The length of the first ejection. Each further one lasts twice as long.
     pub first: Duration,
-    /// The longest ejection.
     pub longest: Duration,
 }
 

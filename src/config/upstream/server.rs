@@ -20,7 +20,6 @@ const LONGEST_SOCKET_PATH: usize = 103;
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamServer {
     pub address: Address,
-    /// The share of requests, relative to the other servers, 1 to 100.
     pub weight: u32,
 }
 
@@ -150,7 +149,6 @@ impl fmt::Display for Address {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamTls {
-    /// The file of the trusted authorities; `None` trusts those of the system.
     pub ca: Option<PathBuf>,
     /// The name in the certificates of servers, which is also sent as SNI; `None` is the host of each URL.
     pub server_name: Option<ServerName<'static>>,

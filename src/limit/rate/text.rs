@@ -80,32 +80,17 @@ fn size(text: &str) -> Result<u64, RateTextError> {
 }
 
 /// Why a text is not a rate.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RateTextError {
     /// It is not of the form `N/PERIOD`.
+    #[error("a rate is N/PERIOD, like \"10/s\" or \"3000/10m\"")]
     Form,
     /// The part after the slash is not a duration.
+    #[error("the period of a rate is s, m, h, d or a duration like 10m")]
     Period(DurationError),
     /// There is no such rate.
-    Rate(RateError),
-}
-
-impl fmt::Display for RateTextError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Form => f.write_str("a rate is N/PERIOD, like \"10/s\" or \"3000/10m\""),
-            Self::Period(_) => f.write_str("the period of a rate is s, m, h, d or a duration like 10m"),
-            Self::Rate(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RateTextError {}
-
-impl From<RateError> for RateTextError {
-    fn from(error: RateError) -> Self {
-        Self::Rate(error)
-    }
+    #[error("{0}")]
+    Rate(#[from] RateError),
 }
 
 #[cfg(test)]

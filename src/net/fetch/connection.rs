@@ -1,6 +1,5 @@
 //! A connection to a server that the gateway itself asks.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -29,29 +28,18 @@ pub struct Connection {
     driver: JoinSet<hyper::Result<()>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    #[error("{0}")]
     Tcp(io::Error),
+    #[error("{0}")]
     Tls(io::Error),
+    #[error("{0}")]
     Http(hyper::Error),
 }
 
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(error) | Self::Tls(error) => error.fmt(f),
-            Self::Http(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {}
-
 impl Connection {
-    /// Connects to the server of a URL. `tls` is needed for `https`.
-    ///
-    /// # Errors
-    /// When there is no connection to any of its addresses.
+    /// Connects to the server of a URL. `tls` is needed for `https`. Fails when there is no connection to any of its addresses.
     pub async fn open(url: &Url, tls: Option<&ConnectorTls>) -> Result<Self, ConnectError> {
         let stream = connect(&url.host, url.port).await.map_err(ConnectError::Tcp)?;
         // Requests are small, and each waits for its answer.
@@ -64,8 +52,7 @@ impl Connection {
         Self::over(connecting.await.map_err(ConnectError::Tls)?).await
     }
 
-    /// # Errors
-    /// When the connection ends at once.
+    /// Fails when the connection ends at once.
     pub async fn over(
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Self, ConnectError> {
@@ -76,10 +63,7 @@ impl Connection {
         Ok(Self { sender, driver })
     }
 
-    /// Sends a request as it is, and waits for the head of its response.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// Sends a request as it is, and waits for the head of its response. Fails if there is none.
     pub async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         let sent = self.sender.send_request(request).await;
         // If the connection has ended before the request was sent, the driver knows why.
@@ -101,10 +85,7 @@ impl Connection {
     }
 }
 
-/// Connects to the first address of the name that answers.
-///
-/// # Errors
-/// When none does.
+/// Connects to the first address of the name that answers. Fails if none does.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((host, port)).await? {

@@ -40,9 +40,7 @@ impl PartialEq for ConnectorTls {
 
 impl ConnectorTls {
     /// A server needs a certificate that one of `authorities` has issued or is, and gets that of `identity` if it asks for one.
-    ///
-    /// # Errors
-    /// When the ciphers allow no version of TLS.
+    /// Fails when the ciphers allow no version of TLS.
     pub fn new(authorities: Authorities, identity: Option<Identity>) -> Result<Self, Error> {
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;
         let builder = match ServerCheck::issued(&authorities) {
@@ -57,26 +55,19 @@ impl ConnectorTls {
     }
 
     /// Protects a connection to a server, whose certificate must have this name or address.
-    ///
-    /// # Errors
-    /// When that fails.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
         TlsConnector::from(self.config.clone()).connect(name, stream).await
     }
 
-    /// A server needs a certificate of an authority that the system trusts.
-    ///
-    /// # Errors
-    /// When there are no such authorities, or the ciphers allow no version of TLS.
+    /// A server needs a certificate of an authority that the system trusts. Fails when there are no such authorities, or the
+    /// ciphers allow no version of TLS.
     pub fn of_system() -> io::Result<Self> {
         Self::new(Authorities::of_system()?, None).map_err(io::Error::other)
     }
 
-    /// A server needs one of these certificates itself, whoever has issued it and whatever its names are.
-    ///
-    /// # Errors
-    /// When the ciphers allow no version of TLS.
+    /// A server needs one of these certificates itself, whoever has issued it and whatever its names are. Fails when the
+    /// ciphers allow no version of TLS.
     pub fn pinned(certificates: &[Identity]) -> Result<Self, Error> {
         let certificates = certificates.iter().filter_map(|one| one.key.cert.first().cloned()).collect();
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;

@@ -1,7 +1,6 @@
 //! The identity of the gateway: a chain of certificates and the private key of the first one, as PEM files have them
 //! (RFC 7468).
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,36 +41,26 @@ const SOON: Duration = Duration::from_secs(14 * 86_400);
 /// Only the fields that are needed have to be valid.
 type Certificate = CertificateInner<Raw>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PemError {
-    /// What is missing.
+    #[error("there is no {0} in it")]
     Missing(&'static str),
+    #[error("it is not PEM: {0}")]
     Pem(String),
+    #[error("the private key is protected by a password")]
     Encrypted,
     /// The number of the certificate in the file, from 1, and why it cannot be read.
+    #[error("certificate {0} in it cannot be read: {1}")]
     Certificate(usize, String),
+    #[error("it has more than {MOST_CERTIFICATES} certificates")]
     TooMany,
+    #[error("the private key cannot be used: {0}")]
     Key(String),
+    #[error("the private key does not belong to the certificate")]
     Mismatch,
+    #[error("it is no OCSP response to staple: {0}")]
     Ocsp(String),
 }
-
-impl fmt::Display for PemError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(what) => write!(f, "there is no {what} in it"),
-            Self::Pem(why) => write!(f, "it is not PEM: {why}"),
-            Self::Encrypted => f.write_str("the private key is protected by a password"),
-            Self::Certificate(number, why) => write!(f, "certificate {number} in it cannot be read: {why}"),
-            Self::TooMany => write!(f, "it has more than {MOST_CERTIFICATES} certificates"),
-            Self::Key(why) => write!(f, "the private key cannot be used: {why}"),
-            Self::Mismatch => f.write_str("the private key does not belong to the certificate"),
-            Self::Ocsp(why) => write!(f, "it is no OCSP response to staple: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for PemError {}
 
 /// A key belongs to its certificate, so keys are not compared.
 impl PartialEq for Identity {
@@ -85,10 +74,8 @@ impl Identity {
         self.not_after <= now.after(SOON)
     }
 
-    /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8).
-    ///
-    /// # Errors
-    /// When a certificate cannot be read, the key cannot be used or belongs to another certificate, or `ocsp` is no answer.
+    /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8). Fails when a certificate cannot be read, the key
+    /// cannot be used or belongs to another certificate, or `ocsp` is no answer.
     pub fn new(
         file: String,
         chain: Vec<CertificateDer<'static>>,
@@ -114,10 +101,7 @@ impl Identity {
     }
 }
 
-/// All certificates of a PEM file, in its order.
-///
-/// # Errors
-/// When the file is not PEM or has no certificate.
+/// All certificates of a PEM file, in its order. Fails when the file is not PEM or has no certificate.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let found = CertificateDer::pem_slice_iter(without_mark(pem)).take(MOST_CERTIFICATES + 1);
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| not_pem(&error))?;
@@ -128,10 +112,8 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError
     }
 }
 
-/// The first private key of a PEM file: PKCS #8, PKCS #1 or SEC 1.
-///
-/// # Errors
-/// When the file is not PEM, has no private key, or the key is protected by a password.
+/// The first private key of a PEM file: PKCS #8, PKCS #1 or SEC 1. Fails when the file is not PEM, has no private key, or the
+/// key is protected by a password.
 pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     // The marks of PKCS #8, and of OpenSSL for the older formats.
     let is_encrypted = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"]
@@ -154,10 +136,7 @@ fn not_pem(error: &pem::Error) -> PemError {
     })
 }
 
-/// From when a certificate is valid, and its last second.
-///
-/// # Errors
-/// When it cannot be read.
+/// From when a certificate is valid, and its last second. Fails when it cannot be read.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<(Time, Time), PemError> {
     parse(certificate, 1).map(|certificate| validity_of(&certificate))
 }

@@ -66,20 +66,14 @@ struct AppliedTls {
 }
 
 impl ListenerTls {
-    /// `None` for listeners without TLS.
-    ///
-    /// # Errors
-    /// When the settings contradict what the ciphers can do.
+    /// `None` for listeners without TLS. Fails when the settings contradict what the ciphers can do.
     pub fn new(settings: [Option<&TlsSettings>; KINDS]) -> io::Result<Self> {
         let new = Self::default();
         new.apply(new.prepare(settings)?, settings);
         Ok(new)
     }
 
-    /// Does all that can fail, and changes nothing.
-    ///
-    /// # Errors
-    /// When the settings contradict what the ciphers can do.
+    /// Does all that can fail, and changes nothing. Fails when the settings contradict what the ciphers can do.
     pub fn prepare(&self, settings: [Option<&TlsSettings>; KINDS]) -> io::Result<PreparedTls> {
         let mut prepared = [const { None }; KINDS];
         for (kind, (settings, prepared)) in settings.iter().zip(&mut prepared).enumerate() {
@@ -197,10 +191,8 @@ pub(crate) fn asked_name(hello: &ClientHello<'_>) -> Option<String> {
     hello.server_name().filter(|_| is_challenge).map(str::to_ascii_lowercase)
 }
 
-/// The configuration of a handshake that answers for a name. Nothing else may happen on its connection.
-///
-/// # Errors
-/// When there is no random number for its key.
+/// The configuration of a handshake that answers for a name. Nothing else may happen on its connection. Fails when there is no
+/// random number for its key.
 pub fn challenge_config(name: &str, key_authorization: &str) -> Result<Arc<ServerConfig>, Box<dyn std::error::Error>> {
     let mut params = CertificateParams::new([name.to_owned()])?;
     let digest = digest(&SHA256, key_authorization.as_bytes());

@@ -28,8 +28,7 @@ impl PartialEq for Authorities {
 }
 
 impl Authorities {
-    /// # Errors
-    /// When a certificate cannot be read.
+    /// Fails when a certificate cannot be read.
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, PemError> {
         let mut roots = RootCertStore::empty();
         for (index, certificate) in certificates.iter().enumerate() {
@@ -39,11 +38,8 @@ impl Authorities {
         Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
     }
 
-    /// The authorities that the system trusts, without those that cannot be read, because the user of the gateway may be
-    /// unable to change them.
-    ///
-    /// # Errors
-    /// When there are none.
+    /// The authorities that the system trusts, without those that cannot be read, because the user of the gateway may be unable
+    /// to change them. Fails when there are none.
     pub fn of_system() -> io::Result<Self> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
@@ -70,10 +66,8 @@ impl PartialEq for ClientAuth {
 }
 
 impl ClientAuth {
-    /// A certificate must be issued by one of `authorities`; a client without a certificate is refused if `is_required`.
-    ///
-    /// # Errors
-    /// When there is no authority.
+    /// A certificate must be issued by one of `authorities`; a client without a certificate is refused if `is_required`. Fails
+    /// when there is no authority.
     pub fn new(authorities: Authorities, is_required: bool) -> Result<Self, PemError> {
         let builder = WebPkiClientVerifier::builder_with_provider(authorities.roots.clone(), provider().clone());
         let builder = if is_required { builder } else { builder.allow_unauthenticated() };

@@ -22,10 +22,8 @@ const MOST_FILES: usize = 10_000;
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The files of a folder that are part of the configuration, in the order of their names.
-///
-/// # Errors
-/// When the folder cannot be read, or has too many files.
+/// The files of a folder that are part of the configuration, in the order of their names. Fails when the folder cannot be read,
+/// or has too many files.
 pub(in crate::process) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -48,10 +46,8 @@ pub(in crate::process) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-/// Reads all files of a folder, in the order of their names and in one state.
-///
-/// # Errors
-/// When the folder cannot be read, has too many files, or does not stop changing.
+/// Reads all files of a folder, in the order of their names and in one state. Fails when the folder cannot be read, has too
+/// many files, or does not stop changing.
 pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {

@@ -64,10 +64,7 @@ struct RemoteDocument {
 }
 
 impl Remote {
-    /// The copy is in the folder `state`.
-    ///
-    /// # Errors
-    /// What is wrong with the URL or the token, without quoting them.
+    /// The copy is in the folder `state`. The error says what is wrong with the URL or the token, without quoting them.
     pub fn new(url: &str, token: Option<&str>, every: Duration, state: Option<&Path>) -> Result<Self, String> {
         let location = Location::new(url, token)?;
         let copy = state.map(|folder| CopyFile::new(folder, location.identity()));
@@ -90,18 +87,12 @@ impl Remote {
         self.status.lock().copy_saved
     }
 
-    /// Fetches the configuration and checks it.
-    ///
-    /// # Errors
-    /// Why there is none, or all its problems.
+    /// Fetches the configuration and checks it. The error says why there is none, or has all its problems.
     pub(super) fn load(&self) -> Result<Config, Problems> {
         self.parsed(&self.fetch()?)?.config()
     }
 
     /// Like [`Self::load`]; `None` if this configuration is already in force.
-    ///
-    /// # Errors
-    /// As with [`Self::load`].
     pub(super) fn poll(&self) -> Result<Option<Config>, Problems> {
         let was_settled = self.state.lock().is_settled;
         let text = self.fetch()?;
@@ -111,10 +102,7 @@ impl Remote {
         self.parsed(&text)?.config().map(Some)
     }
 
-    /// Loads and checks the copy. `None` if there is none.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
+    /// Loads and checks the copy. `None` if there is none. The error says why it cannot be used.
     pub(super) fn load_copy(&self) -> Result<Option<Config>, String> {
         let Some((copy, Saved { at, text })) = self.saved()? else { return Ok(None) };
         let name = copy.path.display().to_string();

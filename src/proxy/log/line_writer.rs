@@ -33,10 +33,8 @@ impl LineWriter {
         Self { queue: log, reopens: None }
     }
 
-    /// Appends to this file, which is created if it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or the system cannot start a thread.
+    /// Appends to this file, which is created if it does not exist. Fails when it cannot be opened, or the system cannot start
+    /// a thread.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let reopens = Arc::new(AtomicBool::new(false));
         let file = ReopenedFile {

@@ -47,10 +47,7 @@ struct State {
 
 impl Queue {
     /// Starts a thread that writes the lines of the queue to `writer`. If lines were dropped, `report` is called with their
-    /// number after the next successful write.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
+    /// number after the next successful write. Fails when the system cannot start a thread.
     pub(super) fn start(writer: impl Write + Send + 'static, report: fn(u64)) -> io::Result<Arc<Self>> {
         Self::with_room(ROOM, writer, report)
     }

@@ -52,7 +52,7 @@ enum AllowedHeaders {
 
 #[derive(Debug)]
 pub struct CorsHeaders<'p> {
-    policy: &'p CorsPolicy,
+    pub policy: &'p CorsPolicy,
     /// The value of Access-Control-Allow-Origin; `None` if the page may not read the response.
     origin: Option<HeaderValue>,
 }
@@ -123,10 +123,6 @@ impl CorsPolicy {
 }
 
 impl CorsHeaders<'_> {
-    pub fn policy(&self) -> &CorsPolicy {
-        self.policy
-    }
-
     /// Replaces the upstream's headers of CORS. Caches learn in any case that the response depends on the origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &OF_RESPONSES {

@@ -103,10 +103,8 @@ pub fn failed(code: Code, message: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
-/// The message in the body of a request to a procedure that takes one: a flag, the length, and that many bytes.
-///
-/// # Errors
-/// What is wrong with the body, and the status that says so in HTTP.
+/// The message in the body of a request to a procedure that takes one: a flag, the length, and that many bytes. The error says
+/// what is wrong with the body, with the status that says so in HTTP.
 pub fn message_of(mut body: Bytes) -> Result<Bytes, (StatusCode, &'static str)> {
     let Some((&[flag, length @ ..], rest)) = body.split_first_chunk::<5>() else {
         return Err((StatusCode::BAD_REQUEST, "There is no message in the body."));

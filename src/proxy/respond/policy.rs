@@ -159,7 +159,7 @@ impl Policy {
     }
 
     fn document(&self, detail: &str) -> Bytes {
-        Problem { violated: &[&self.name], ..Problem::new(self.status, QUOTA_EXCEEDED, detail) }.write()
+        Problem { violated: &[&self.name], ..Problem::<()>::new(self.status, QUOTA_EXCEEDED, detail) }.write()
     }
 }
 

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use super::Snapshot;
 use crate::base::concurrency::ConcurrencyLimiter;
 use crate::base::fingerprint::Fingerprint;
-use crate::base::metrics::PerWorker;
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
@@ -25,16 +24,16 @@ use crate::upstream::{Endpoints, UpstreamWatch};
 
 pub struct SharedState {
     pub workers: usize,
-    pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
-    pub(super) limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
-    pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    pub(super) tokens: Mutex<BTreeMap<String, Arc<JwtMetrics>>>,
+    pub routes: ByName<RouteMetrics>,
+    pub limits: ByName<LimitMetrics>,
+    pub upstreams: ByName<UpstreamFailures>,
+    pub tokens: ByName<JwtMetrics>,
     pub key_sources: Arc<KeySources>,
     pub quota_sources: Arc<QuotaSources>,
     pub exporters: Exporters,
     pub notices: Notices,
     /// By the name of the upstream; empty for the routes without.
-    pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
+    pub(super) meters: ByName<Meter>,
     pub(super) endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
     /// The file with saved counters that could not be read at the start, if any.
@@ -47,15 +46,41 @@ pub struct SharedState {
     pub(super) strikes: Arc<Strikes>,
 }
 
+/// What is counted for routes, limits and others, by their names.
+pub struct ByName<T> {
+    workers: usize,
+    known: Mutex<BTreeMap<String, Arc<T>>>,
+}
+
+impl<T> ByName<T> {
+    fn new(workers: usize) -> Self {
+        Self { workers, known: Mutex::default() }
+    }
+
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.known.lock().values().cloned().collect()
+    }
+
+    /// The one with this name, or a `new` one for all workers.
+    pub(super) fn get(&self, name: &str, new: impl FnOnce(String, usize) -> T) -> Arc<T> {
+        let new = || Arc::new(new(name.to_owned(), self.workers));
+        self.known.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn retain(&self, is_used: impl Fn(&str) -> bool) {
+        self.known.lock().retain(|name, _| is_used(name));
+    }
+}
+
 impl SharedState {
     pub fn new(workers: usize, upstream_connections: usize) -> Self {
         Self {
             workers,
-            routes: Mutex::default(),
-            limits: Mutex::default(),
-            upstreams: Mutex::default(),
-            meters: Mutex::default(),
-            tokens: Mutex::default(),
+            routes: ByName::new(workers),
+            limits: ByName::new(workers),
+            upstreams: ByName::new(workers),
+            meters: ByName::new(workers),
+            tokens: ByName::new(workers),
             key_sources: Arc::default(),
             quota_sources: Arc::default(),
             exporters: Exporters::default(),
@@ -74,7 +99,7 @@ impl SharedState {
     /// Makes this process forget the ban of a key of the limit with this name, and its refusals.
     pub fn forget_ban(&self, name: &str, ban: &BanLimits, key: Fingerprint) {
         self.strikes.forget(&ban.strikes, key);
-        let limit = self.limits.lock().get(name).cloned();
+        let limit = self.limits.known.lock().get(name).cloned();
         limit.iter().for_each(|limit| limit.bans.iter().for_each(|known| known.forget(key)));
     }
 
@@ -85,47 +110,6 @@ impl SharedState {
     /// Records where the built-in echo server listens. It is started only once.
     pub fn set_echo(&self, address: SocketAddr) {
         let _ = self.echo.set(address);
-    }
-
-    pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
-        self.routes.lock().values().cloned().collect()
-    }
-
-    pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
-        self.limits.lock().values().cloned().collect()
-    }
-
-    pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
-        self.upstreams.lock().values().cloned().collect()
-    }
-
-    pub fn tokens(&self) -> Vec<Arc<JwtMetrics>> {
-        self.tokens.lock().values().cloned().collect()
-    }
-
-    pub(super) fn token(&self, name: &str) -> Arc<JwtMetrics> {
-        let new = || Arc::new(JwtMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
-        self.tokens.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    pub(super) fn route(&self, name: &str) -> Arc<RouteMetrics> {
-        let new = || Arc::new(RouteMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
-        self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    pub(super) fn limit(&self, name: &str) -> Arc<LimitMetrics> {
-        let new = || Arc::new(LimitMetrics::new(name, self.workers));
-        self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    pub(super) fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
-        let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
-        self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    pub(super) fn meter(&self, upstream: &str) -> Arc<Meter> {
-        let new = || Arc::new(Meter::new(upstream.to_owned(), self.workers));
-        self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
     }
 
     pub fn upstream_watch(&self) -> UpstreamWatch {
@@ -148,12 +132,12 @@ impl SharedState {
         let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();
         let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
         let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
-        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
-        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
-        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
-        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name == *name));
+        self.routes.retain(|name| routes.contains(name));
+        self.limits.retain(|name| limits.contains(name));
+        self.upstreams.retain(|name| upstreams.contains(name));
+        self.tokens.retain(|name| gateway.key_sources.iter().any(|source| source.name == name));
         self.apply_sources(gateway);
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
-        self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
+        self.meters.retain(|name| meters.iter().any(|meter| meter.name == name));
     }
 }

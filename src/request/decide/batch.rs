@@ -16,10 +16,7 @@ pub type PlacedLimits = Vec<(usize, RouteLimit)>;
 pub type KeyCounter = (Option<Fingerprint>, Option<usize>);
 
 /// The limits to ask about a request whose body is an array. The first ones have the places of the route. `None` if those of
-/// the route suffice, because no key is in the body.
-///
-/// # Errors
-/// If the documents have more different keys than [`MAX_KEYS`].
+/// the route suffice, because no key is in the body. Fails if the documents have more different keys than [`MAX_KEYS`].
 pub fn of_elements(
     limits: &[RouteLimit],
     attributes: &RequestAttributes<'_>,

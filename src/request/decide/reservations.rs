@@ -215,18 +215,6 @@ impl<'a> Reservations<'a> {
         self.settle_by(|cost| response_cost(cost, status, headers), outcomes, now);
     }
 
-    /// Like [`Self::settle`], but costs in tokens are left to the body.
-    pub fn settle_but_tokens(
-        &mut self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        outcomes: &mut [LimitOutcome<'_>],
-        now: impl Fn() -> Time,
-    ) {
-        let cost_of = |cost: &Cost| response_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
-        self.settle_by(cost_of, outcomes, now);
-    }
-
     /// Like [`Self::settle`], for costs from elsewhere: `cost_of(what a limit charges)`.
     pub fn settle_by(
         &mut self,

@@ -80,10 +80,8 @@ pub enum NotSet {
 }
 
 impl TemporaryOverrides {
-    /// Sets the override of a key of this limit, and replaces an earlier one.
-    ///
-    /// # Errors
-    /// Why it is not set; then the earlier one stays.
+    /// Sets the override of a key of this limit, and replaces an earlier one. The error says why it is not set; then the
+    /// earlier one stays.
     pub fn set(
         &mut self,
         limit: &config::Limit,

@@ -1,14 +1,12 @@
 //! Reads the body of a request if limits of its route need it: for costs in tokens, and for keys from JSON. The head of the
 //! request declares what the body is, and which response it wants. Pure.
 
-use std::fmt;
-
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::RequestAttributes;
 use crate::base::http::header_rules::is_same_variable;
 use crate::base::reason::Reason;
-use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
+use crate::config::{Action, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{
     Api, BodyPointers, Form, Inspected, Inspection, MAX_ELEMENTS, Patch, PointedTo, has_other_encoding,
@@ -49,50 +47,33 @@ pub struct InspectedBody<'a> {
 
 /// Why a body cannot be used: servers could read it in another way, so that a client could choose its key; or the response
 /// would not state the cost of the request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyProblem {
-    /// It is compressed.
+    #[error("The body of the request must not be compressed.")]
     Encoded,
     /// It is in UTF-16 or UTF-32, which some servers read, or its head declares another charset than UTF-8.
+    #[error("The body of the request must be in UTF-8.")]
     NotUtf8,
-    /// Its head declares JSON, but it is not JSON.
+    #[error("The body of the request is not JSON, but its Content-Type says so.")]
     NotJson,
-    /// It has the value at this place more than once, or the value is too long to be read.
+    #[error("The body of the request has {0} more than once, or a value there that is too long.")]
     Ambiguous(Pointer),
-    /// It is an array of more documents than can be told apart, or of documents with too many different keys.
+    #[error(
+        "The body of the request is an array of more than {MAX_ELEMENTS} items, or of items with more than {MAX_KEYS} \
+             different keys."
+    )]
     TooManyElements,
     /// It asks for a stream, and has something after its JSON, which some servers ignore.
+    #[error("The body of the request has something after its JSON.")]
     Trailing,
-    /// Its response would come later.
+    #[error("The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.")]
     Background,
     /// Its query or a header selects the fields or the form of the response, and these do not have the usage.
+    #[error(
+        "The response must report how many tokens it has used. Leave out `alt` and `callback`, and leave out `fields` or add \
+             `usageMetadata` to it."
+    )]
     Fields,
-}
-
-impl fmt::Display for BodyProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Encoded => f.write_str("The body of the request must not be compressed."),
-            Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
-            Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
-            Self::Ambiguous(pointer) => {
-                write!(f, "The body of the request has {pointer} more than once, or a value there that is too long.")
-            }
-            Self::TooManyElements => write!(
-                f,
-                "The body of the request is an array of more than {MAX_ELEMENTS} items, or of items with more than \
-                 {MAX_KEYS} different keys."
-            ),
-            Self::Trailing => f.write_str("The body of the request has something after its JSON."),
-            Self::Background => f.write_str(
-                "The tokens of a response in the background cannot be counted. Leave out `background` or `batch`.",
-            ),
-            Self::Fields => f.write_str(
-                "The response must report how many tokens it has used. Leave out `alt` and `callback`, and leave out \
-                 `fields` or add `usageMetadata` to it.",
-            ),
-        }
-    }
 }
 
 /// The most different keys of one limit in the documents of one body.
@@ -104,16 +85,9 @@ impl BodyInspector {
     /// `None` if the limits and the upstream of a route need nothing from bodies.
     pub fn new(config: &Config, route: &Route) -> Option<Self> {
         let limits = || route.limits.iter().filter_map(|index| config.limits.get(*index));
-        let (balanced, path) = match &route.action {
-            Action::Forward { upstream, path, .. } => {
-                (config.upstreams.get(*upstream).map(|upstream| &upstream.balance), Some(path))
-            }
-            Action::Respond { .. } | Action::Redirect(_) => (None, None),
-        };
-        let balanced = balanced.into_iter().flat_map(|balance| match balance {
-            Balance::Hash(key) => key.parts.iter().flatten(),
-            Balance::RoundRobin | Balance::LeastRequests => [].iter().flatten(),
-        });
+        let path = if let Action::Forward { path, .. } = &route.action { Some(path) } else { None };
+        let balanced = config.upstream_of(route).and_then(|upstream| upstream.balance.key());
+        let balanced = balanced.into_iter().flat_map(|key| key.parts.iter().flatten());
         let pointer = |source: &Source| match source {
             Source::Json(pointer) => Some(pointer.clone()),
             _ => None,
@@ -164,10 +138,7 @@ impl BodyInspector {
         })
     }
 
-    /// Begins to read a body, with what the head of its request declares about it.
-    ///
-    /// # Errors
-    /// If it cannot be used.
+    /// Begins to read a body, with what the head of its request declares about it. Fails if it cannot be used.
     pub fn begin(&self, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Inspection<'_>, BodyProblem> {
         let is_there = !body.is_empty();
         if is_there && is_compressed(head.headers) {
@@ -183,10 +154,8 @@ impl BodyInspector {
         Ok(Inspection::new(&self.compiled, if rewritten == Api::Other { asked } else { rewritten }))
     }
 
-    /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that.
-    ///
-    /// # Errors
-    /// If it cannot be used.
+    /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that. Fails if it cannot
+    /// be used.
     pub fn finish(
         &self,
         head: &RequestAttributes<'_>,

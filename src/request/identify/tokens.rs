@@ -6,7 +6,6 @@
 //! invent any number of them.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,19 +73,12 @@ pub struct CheckedTokens<'a> {
 
 pub type ValidTokens<'a> = SmallVec<[ValidToken<'a>; 1]>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenProblem {
+    #[error("The request has no token.")]
     Missing,
+    #[error("{}", .0.detail())]
     Invalid(Rejection),
-}
-
-impl fmt::Display for TokenProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("The request has no token."),
-            Self::Invalid(rejection) => f.write_str(rejection.detail()),
-        }
-    }
 }
 
 pub struct TokenCache {
@@ -126,10 +118,7 @@ impl TokenReader {
         }
     }
 
-    /// Finds and verifies the token of the request.
-    ///
-    /// # Errors
-    /// When there is none, or it is not valid.
+    /// Finds and verifies the token of the request. Fails when there is none, or it is not valid.
     pub fn read(
         &self,
         headers: &HeaderMap,
@@ -210,11 +199,8 @@ pub fn known_tokens<'a>(
     Some(valid)
 }
 
-/// Verifies those tokens of a request that are not known to be valid.
-///
-/// # Errors
-/// When a token is required and not valid. One place in a request has one token, so if there are several readers of the
-/// same place, it is enough if one of them accepts it.
+/// Verifies those tokens of a request that are not known to be valid. Fails when a token is required and not valid. One place
+/// in a request has one token, so if there are several readers of the same place, it is enough if one of them accepts it.
 pub fn verify_tokens<'a>(
     readers: &'a [Arc<TokenReader>],
     headers: &HeaderMap,

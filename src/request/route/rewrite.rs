@@ -19,11 +19,9 @@ use crate::base::http::path::{self, BadPath};
 use crate::base::percent;
 use crate::config::{EscapedSlashes, HeaderChanges, HeaderText, PathRules, SentPath, Template, TemplatePart};
 
-/// The path for the upstream, for a path that [`path::normal`] has accepted. It begins with one slash.
-///
-/// # Errors
-/// Those of a rewrite: when a capture and the text beside it in the configuration together become a dot segment, so that
-/// servers could read another path.
+/// The path for the upstream, for a path that [`path::normal`] has accepted. It begins with one slash. Fails for a rewrite in
+/// which a capture and the text beside it in the configuration together become a dot segment, so that servers could read
+/// another path.
 pub fn sent<'a>(sent: &SentPath, path: &'a str, rules: PathRules) -> Result<Cow<'a, str>, BadPath> {
     match sent {
         SentPath::Stripped(segments) => Ok(path::onward(path, *segments, rules)),

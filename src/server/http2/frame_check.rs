@@ -96,8 +96,7 @@ impl FrameCheck {
         }
     }
 
-    /// # Errors
-    /// When the connection has to end.
+    /// Fails when the connection has to end.
     pub(super) fn follow(&mut self, mut bytes: &[u8], now: Coarse) -> Result<(), Violation> {
         while let Some(piece) = self.frames.next(&mut bytes) {
             match piece {

@@ -135,8 +135,7 @@ struct ResponseSender<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
-    /// # Errors
-    /// When the stream has ended.
+    /// Fails when the stream has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             if let Some(flush) = &self.broken {

@@ -132,10 +132,8 @@ impl Stream {
         self.responder.borrow_mut().poll_reset(cx).map(|_| ())
     }
 
-    /// Begins the response, and ends the stream if it `is_end`. Returns the sender of the body.
-    ///
-    /// # Errors
-    /// When the stream has ended.
+    /// Begins the response, and ends the stream if it `is_end`. Returns the sender of the body. Fails when the stream has
+    /// ended.
     pub(super) fn respond(&self, head: Response<()>, is_end: bool) -> Result<SendStream<Bytes>, h2::Error> {
         self.is_answered.set(true);
         self.responder.borrow_mut().send_response(head, is_end)
@@ -191,10 +189,7 @@ impl Stream {
         self.streams.unsent.borrow_mut().poll_room(cx)
     }
 
-    /// Gives the library a part of the response, for which it has window.
-    ///
-    /// # Errors
-    /// When the stream has ended.
+    /// Gives the library a part of the response, for which it has window. Fails when the stream has ended.
     pub(super) fn send(&self, sender: &mut SendStream<Bytes>, data: Bytes, is_end: bool) -> Result<(), h2::Error> {
         let (stream, length) = (sender.stream_id().as_u32(), data.len());
         sender.send_data(data, is_end)?;

@@ -35,11 +35,8 @@ impl Windows {
     }
 }
 
-/// How many of the `wanted` bytes have window: at least one, unless none is wanted. `None` if the stream has ended. The
-/// library would accept more and keep it, where nobody measures how long it waits.
-///
-/// # Errors
-/// Why the stream has ended.
+/// How many of the `wanted` bytes have window: at least one, unless none is wanted. `None` if the stream has ended. The library
+/// would accept more and keep it, where nobody measures how long it waits. The error says why the stream has ended.
 pub fn poll_granted(
     sender: &mut SendStream<Bytes>,
     wanted: usize,

@@ -145,10 +145,7 @@ impl Challenges {
     }
 
     /// Prepares to answer for these names, in an order of this folder, which is locked. `None` if another gateway that shares
-    /// the store is answering for one of them.
-    ///
-    /// # Errors
-    /// When the folder cannot be used.
+    /// the store is answering for one of them. Fails when the folder cannot be used.
     pub(super) async fn claim(
         self: &Arc<Self>,
         names: &[String],

@@ -47,26 +47,16 @@ impl RetryAfter {
 }
 
 /// Why there is no answer that the protocol defines.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
+    #[error("{0}")]
     Fetch(FetchError),
     /// An answer with this status and without a problem document.
+    #[error("the server answers {}", .0.as_u16())]
     Status(StatusCode),
-    /// The authority names a URL that must not be asked.
+    #[error("the directory of the authority has a URL that cannot be used: {0}")]
     Url(String),
 }
-
-impl fmt::Display for NoAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fetch(error) => error.fmt(f),
-            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
-            Self::Url(why) => write!(f, "the directory of the authority has a URL that cannot be used: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for NoAnswer {}
 
 impl From<NoAnswer> for Error {
     fn from(why: NoAnswer) -> Self {
@@ -74,7 +64,8 @@ impl From<NoAnswer> for Error {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
 pub(super) struct OrderFailure {
     pub(super) kind: Kind,
     pub(super) why: String,
@@ -82,12 +73,6 @@ pub(super) struct OrderFailure {
     pub(super) retry_after: Option<Duration>,
     /// Whether the authority knows no account with this key.
     pub(super) is_without_account: bool,
-}
-
-impl fmt::Display for OrderFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
 }
 
 impl OrderFailure {

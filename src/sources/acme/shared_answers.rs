@@ -137,10 +137,8 @@ impl SharedAnswers {
 }
 
 impl OrderIds {
-    /// Those for an order that begins now, of a folder whose last order had the id `last`.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
+    /// Those for an order that begins now, of a folder whose last order had the id `last`. Fails when the system has no random
+    /// numbers.
     pub(super) fn after(last: Option<String>) -> io::Result<Self> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(io::Error::other)?;

@@ -79,10 +79,7 @@ impl Postgres {
     }
 
     /// `None` if the key has no row, or one without any quota. Concurrent calls are pipelined over one connection. Dropping a
-    /// call is safe.
-    ///
-    /// # Errors
-    /// When there is no answer, or one that cannot be used.
+    /// call is safe. Fails when there is no answer, or one that cannot be used.
     pub async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
         // PostgreSQL stores no text with a NUL, so there is no such row.
         if key.contains('\0') {

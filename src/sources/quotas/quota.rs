@@ -80,10 +80,7 @@ impl Terms {
         Self { limit, version, shared: Mutex::default() }
     }
 
-    /// `None` if the answer grants nothing.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
+    /// `None` if the answer grants nothing. The error says why it cannot be used.
     pub(super) fn read(&self, answer: QuotaAnswer) -> Result<Option<Quota>, String> {
         let QuotaAnswer { rates, tier, exempt, block } = &answer;
         let said = [!rates.is_empty(), tier.is_some(), *exempt, *block];

@@ -217,10 +217,7 @@ impl QuotaSource {
     }
 
     /// Asks the source about a key without the cache, and blocks until the answer. `None` if the key cannot be sent or has no
-    /// quota.
-    ///
-    /// # Errors
-    /// Why there is no answer that can be used.
+    /// quota. The error says why there is no answer that can be used.
     pub fn ask(&self, key: &[u8]) -> Result<Option<Quota>, String> {
         let Some(sent) = self.sent(key) else { return Ok(None) };
         let asked = block_on(async {

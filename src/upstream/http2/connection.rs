@@ -127,10 +127,7 @@ struct Checked {
 impl Http2Connection {
     /// Begins to speak HTTP/2 on a stream, and waits for the settings of the server: how many streams it allows. The age of the
     /// connection counts from `now`; its requests have the time limit `timeout`. `of_server` counts the streams on all
-    /// connections to the server.
-    ///
-    /// # Errors
-    /// When the connection ends before, or the server does not speak HTTP/2.
+    /// connections to the server. Fails when the connection ends before, or the server does not speak HTTP/2.
     pub(super) async fn open(
         stream: UpstreamStream,
         timeout: Duration,

@@ -116,10 +116,7 @@ impl Http2Pool {
     }
 
     /// A stream to this endpoint for this request, over a connection that may be used at `now`; `None` if the server chooses
-    /// HTTP/1.1. Requests have the time limit `timeout`.
-    ///
-    /// # Errors
-    /// Why there is no connection.
+    /// HTTP/1.1. Requests have the time limit `timeout`. The error says why there is no connection.
     pub(in crate::upstream) async fn stream(
         self: &Rc<Self>,
         endpoint: &Arc<Endpoint>,

@@ -18,8 +18,7 @@ use crate::upstream::request::{BodyRules, RequestHead};
 use crate::upstream::request_headers::{self, HeaderSink};
 use crate::upstream::stall::Position;
 
-/// # Errors
-/// [`UpstreamError::NoHttp2`] if HTTP/2 has no form for it.
+/// The error is [`UpstreamError::NoHttp2`] if HTTP/2 has no form for it.
 pub(super) fn head(
     exchange: &Exchange<'_>,
     scheme: &Scheme,

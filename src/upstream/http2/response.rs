@@ -29,11 +29,9 @@ pub(super) enum Rest {
     Over,
 }
 
-/// Completes the check of a response's head. The library has checked that it is valid in HTTP/2, but lets some hop-by-hop headers
-/// pass.
-///
-/// # Errors
-/// [`BadHead`] if the response switches to another protocol, or the length of its body can be read in two ways.
+/// Completes the check of a response's head. The library has checked that it is valid in HTTP/2, but lets some hop-by-hop
+/// headers pass. The error is [`BadHead`] if the response switches to another protocol, or the length of its body can be read
+/// in two ways.
 pub(super) fn check(response: &mut Response<RecvStream>, method: &Method) -> Result<Rest, BadHead> {
     if response.status().is_informational() {
         return Err(BadHead::UPGRADE);

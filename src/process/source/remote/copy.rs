@@ -38,18 +38,13 @@ impl CopyFile {
         Self { folder: StateFolder::new(folder, ""), path: folder.join(name), identity }
     }
 
-    /// Replaces the copy.
-    ///
-    /// # Errors
-    /// When the copy cannot be written. Then the previous one stays.
+    /// Replaces the copy. Fails when the copy cannot be written. Then the previous one stays.
     pub(super) fn write(&self, text: &[u8], now: Time) -> io::Result<()> {
         self.folder.write(&self.path, &[self.line(now.micros(), text).as_bytes(), text])
     }
 
-    /// Reads the copy, whose text has at most `most` bytes. `None` if there is none.
-    ///
-    /// # Errors
-    /// When the copy cannot be read, is broken, is of another document, or could have been written by others.
+    /// Reads the copy, whose text has at most `most` bytes. `None` if there is none. Fails when the copy cannot be read, is
+    /// broken, is of another document, or could have been written by others.
     pub(super) fn read(&self, most: usize) -> io::Result<Option<Saved>> {
         match self.folder.read(&self.path, (most + LONGEST_LINE) as u64)? {
             None => Ok(None),

@@ -19,11 +19,8 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// Reads a URL of `https`, or of `http` for a server on this machine. It may have `user:password@`; otherwise `token` is sent
-    /// as a bearer token.
-    ///
-    /// # Errors
-    /// What is wrong, without a part of the URL that may be secret.
+    /// Reads a URL of `https`, or of `http` for a server on this machine. It may have `user:password@`; otherwise `token` is
+    /// sent as a bearer token. The error says what is wrong, without a part of the URL that may be secret.
     pub(super) fn new(text: &str, token: Option<&str>) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

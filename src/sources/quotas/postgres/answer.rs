@@ -15,10 +15,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Ignores columns with other names.
-    ///
-    /// # Errors
-    /// When there is none, or one is there twice or has another type than it should: a message for people.
+    /// Ignores columns with other names. Fails when there is none, or one is there twice or has another type than it should: a
+    /// message for people.
     pub(super) fn find(columns: &[Column]) -> Result<Self, String> {
         let find = |name: &str, types: &[&Type], expected: &str| {
             let mut found = columns.iter().enumerate().filter(|(_, column)| column.name() == name);
@@ -50,10 +48,7 @@ impl Columns {
         Ok(found)
     }
 
-    /// `None` if the row grants nothing.
-    ///
-    /// # Errors
-    /// When it cannot be used.
+    /// `None` if the row grants nothing. Fails when it cannot be used.
     pub(super) fn read(&self, row: &Row) -> Result<Option<QuotaAnswer>, LookupError> {
         let rates: Option<Vec<Option<String>>> = value(row, self.rates, "rates")?;
         let rates: Option<Vec<_>> = rates.unwrap_or_default().into_iter().collect();

@@ -64,10 +64,8 @@ pub(super) struct Opened {
     wire: Wire,
 }
 
-/// Connects to the first server of the URL that accepts a session, and listens on the channel, if there is one.
-///
-/// # Errors
-/// Why none of them does: a message for people.
+/// Connects to the first server of the URL that accepts a session, and listens on the channel, if there is one. The error says
+/// why none of them does: a message for people.
 pub(super) async fn open(settings: &PostgresSettings, changes: &dyn Fn(QuotaChange)) -> Result<Opened, String> {
     let mut failures = Vec::new();
     for (host, port) in settings.url.servers() {
@@ -168,10 +166,7 @@ enum Asked {
 }
 
 impl Session {
-    /// Dropping this future is safe: the answer is still read.
-    ///
-    /// # Errors
-    /// When there is none, or one that cannot be used.
+    /// Dropping this future is safe: the answer is still read. Fails when there is none, or one that cannot be used.
     pub(super) async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
         let prepared = self.prepared.borrow().clone().map_err(LookupError::Unusable)?;
         match self.ask(&prepared, key).await? {

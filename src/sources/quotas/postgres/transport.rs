@@ -32,10 +32,7 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Transport for S {}
 
-/// The caller bounds the time.
-///
-/// # Errors
-/// When that fails, or its certificate is not one to trust.
+/// The caller bounds the time. Fails when there is no connection, or its certificate is not one to trust.
 pub(super) async fn connect(
     host: &Host,
     port: u16,
@@ -97,10 +94,8 @@ struct Messages {
 }
 
 impl Messages {
-    /// Passes the messages on to `out`, with an error in the place of a row that is too long.
-    ///
-    /// # Errors
-    /// If it is not the protocol, or another message is too long.
+    /// Passes the messages on to `out`, with an error in the place of a row that is too long. Fails if it is not the protocol,
+    /// or another message is too long.
     fn read(&mut self, mut bytes: &[u8], out: &mut BytesMut) -> io::Result<()> {
         while !bytes.is_empty() {
             let (content, after) = bytes.split_at(self.rest.min(bytes.len()));

@@ -36,10 +36,8 @@ impl OpenStream {
         self.stall.get_or_insert_with(StallTimer::new)
     }
 
-    /// Sends the head of the request, which may end it.
-    ///
-    /// # Errors
-    /// When the connection has ended, or the server has announced its end. Nothing was sent then.
+    /// Sends the head of the request, which may end it. Fails when the connection has ended, or the server has announced its
+    /// end. Nothing was sent then.
     pub(in crate::upstream::http2) fn send(
         &self,
         head: Request<()>,
