@@ -98,12 +98,35 @@ const SMALL: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     name: String,
+    unit: CountedUnit,
     rates: Box<[Rate]>,
     shape: Fingerprint,
     id: Fingerprint,
     terms: Fingerprint,
     /// From which share on it is watched, in millionths; `None` if nobody watches it.
     pub watched: Option<u32>,
+}
+
+/// What the rates of a limit count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedUnit {
+    /// Requests, or whatever else one costs.
+    Requests,
+    /// Tokens of language models.
+    Tokens,
+    /// Bytes of bodies.
+    Bytes,
+}
+
+impl CountedUnit {
+    /// Tells layouts and names of counters apart. Those of requests have no mark.
+    pub(crate) fn mark(self) -> &'static str {
+        match self {
+            Self::Requests => "",
+            Self::Tokens => "tokens:",
+            Self::Bytes => "bytes:",
+        }
+    }
 }
 
 /// What one limit decides about one request.
@@ -137,14 +160,19 @@ pub struct RateUsage {
 }
 
 impl Limit {
-    /// There should be at least one rate: a limit without rates admits everything.
+    /// It counts requests. There should be at least one rate: a limit without rates admits everything.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
+        Self::counting(CountedUnit::Requests, name, rates)
+    }
+
+    /// Like [`Self::new`], in another unit.
+    pub fn counting(unit: CountedUnit, name: &str, rates: &[Rate]) -> Self {
         let layouts = rates.iter().map(Rate::layout).collect::<Vec<_>>();
-        let shape = Fingerprint::of(layouts.join(",").as_bytes());
+        let shape = Fingerprint::of((unit.mark().to_owned() + &layouts.join(",")).as_bytes());
         let id = Fingerprint::of(name.as_bytes()).with(shape);
         let terms = rates.iter().map(ToString::to_string).collect::<Vec<_>>();
         let terms = id.with(Fingerprint::of(terms.join(", ").as_bytes()));
-        Self { name: name.to_owned(), rates: rates.into(), shape, id, terms, watched: None }
+        Self { name: name.to_owned(), unit, rates: rates.into(), shape, id, terms, watched: None }
     }
 
     /// Its name in the configuration.
@@ -152,12 +180,17 @@ impl Limit {
         &self.name
     }
 
+    /// What its rates count.
+    pub fn unit(&self) -> CountedUnit {
+        self.unit
+    }
+
     /// Its rates, in the order of the configuration.
     pub fn rates(&self) -> &[Rate] {
         &self.rates
     }
 
-    /// Identifies the layout of the cells. Limits that differ only in quotas, bursts or edges have interchangeable cells.
+    /// Identifies the unit and the layout of the cells. Limits that differ only in quotas, bursts or edges have interchangeable cells.
     ///
     /// ```
     /// use std::time::Duration;

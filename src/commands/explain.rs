@@ -7,6 +7,7 @@ mod limit;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Method, Request};
@@ -138,6 +139,10 @@ fn head(asked: &Explain) -> Parts {
     let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
     (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
     head.headers.extend(asked.header.iter().cloned());
+    let tells_length = [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| head.headers.contains_key(name));
+    if let Some(body) = asked.data.as_ref().filter(|_| !tells_length) {
+        head.headers.insert(CONTENT_LENGTH, body.len().into());
+    }
     told_request::name_host(&mut head, asked.url.authority().map(Authority::as_str));
     head
 }

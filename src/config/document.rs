@@ -10,12 +10,13 @@ use std::{env, io};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::file::root;
 use super::merge::Merge;
 use super::read::Source;
 use super::report::{self, Problem, quoted};
 use super::syntax;
 use super::texts::Texts;
-use super::{Admin, Config, Problems, advice, file};
+use super::{Admin, Config, Problems, advice, file, is_secret};
 
 /// For a file of a folder that is not there.
 const NO_FILE: &str =
@@ -73,7 +74,7 @@ impl<'a> Document<'a> {
     /// The error has all problems.
     pub fn config(self) -> Result<Config, Problems> {
         let Parsed { table, problems, is_broken } = self.parse();
-        let source = Source::new(&self.texts, self.folder, problems);
+        let source = self.source(problems);
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
         let config = (!is_broken).then(|| file::read(&table, &source));
         match config {
@@ -89,11 +90,27 @@ impl<'a> Document<'a> {
     /// is wrong, or if there is none and other problems may be the reason.
     pub fn admin(self) -> Result<Option<Admin>, Problems> {
         let Parsed { table, problems, .. } = self.parse();
-        let source = Source::new(&self.texts, self.folder, problems);
+        let source = self.source(problems);
         match file::read_admin(&table, &source) {
             None if !source.is_clean() => Err(source.errors()),
             admin => Ok(admin),
         }
+    }
+
+    /// Hides what follows the key of a secret in a problem, such as a second token: nothing else reads that.
+    fn source(&self, problems: Vec<Problem>) -> Source<'_> {
+        let secrets = root::TABLE.secrets();
+        let spans: Vec<_> = problems.iter().map(|problem| problem.span.clone()).collect();
+        let source = Source::new(&self.texts, self.folder, problems);
+        for span in spans {
+            let Some(key) = source.written(span.clone()).map(|key| key.trim_matches(['"', '\''])) else { continue };
+            if secrets.contains(&key) || key.parse().as_ref().is_ok_and(is_secret) {
+                let rest = self.texts.whole[span.end..].lines().next().unwrap_or_default();
+                let value = rest.find('=').map_or(rest.len(), |sign| sign + 1);
+                source.hide(span.end + value..span.end + rest.len());
+            }
+        }
+        source
     }
 
     pub(super) fn parse(&self) -> Parsed<'_> {

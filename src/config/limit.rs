@@ -129,7 +129,7 @@ impl Limit {
 
     /// The part of these rates, as a limit that counts. Everything that is counted for this limit comes from here.
     pub fn counted(&self, rates: &[Rate]) -> limit::Limit {
-        limit::Limit::new(&self.name, &self.part(rates)).watched_from(self.watched)
+        limit::Limit::counting(self.cost.unit(), &self.name, &self.part(rates)).watched_from(self.watched)
     }
 
     /// The rates of the limit, its tiers and its overrides, which are all counted in the same way.

@@ -72,6 +72,7 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
         for (tier, old, new) in [own].into_iter().chain(tiers) {
             let (changed, is_same_key) = match changed_rates(old, new) {
                 _ if before.key != limit.key => ("key", false),
+                _ if before.cost.unit() != limit.cost.unit() => ("unit", false),
                 Some(changed) => (changed, true),
                 None => continue,
             };

@@ -52,8 +52,11 @@ pub(super) fn is_named(field: &Field<'_>) -> bool {
 }
 
 /// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden
-/// where its line is shown.
+/// where its line is shown, and so is a list or a table in its place.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
+    if !is_named(field) && !field.is_number() {
+        field.source.hide(field.span.clone());
+    }
     let text = field.text()?;
     if let Some(path) = text.strip_prefix(FILE) {
         return file(field, path, what);
@@ -61,7 +64,6 @@ pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     if let Some(name) = text.strip_prefix(VARIABLE) {
         return variable(field, name, what);
     }
-    field.source.hide(field.span.clone());
     Some(text.to_owned())
 }
 

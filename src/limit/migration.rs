@@ -3,7 +3,7 @@
 //! Each rate continues from the old rate of the same period. If both have the same layout of state, the state is copied.
 //! Otherwise the new rate begins as if all that the old one counts had come at the moment of the reload. That admits nothing
 //! more, since earlier requests leave the window later than they would have, but at the latest one window after the reload. A
-//! rate with a new period begins with nothing.
+//! rate with a new period begins with nothing, and so does every rate of a limit that counts in another unit.
 //!
 //! The first request for a key may come long after the reload. Its cell is migrated as of the reload and advanced from there,
 //! so the result does not depend on when that happens, and earlier reservations are found where they were counted.
@@ -28,7 +28,7 @@ use crate::base::clock::Time;
 impl Limit {
     /// Whether cells of this limit can continue from cells of `old`.
     pub fn continues(&self, old: &Self) -> bool {
-        self.rates.iter().any(|rate| rate.predecessor(&old.rates).is_some())
+        self.unit == old.unit && self.rates.iter().any(|rate| rate.predecessor(&old.rates).is_some())
     }
 
     /// For how many microseconds after a migration its result can differ from a new cell.

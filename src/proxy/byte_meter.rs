@@ -136,12 +136,19 @@ impl Meter {
         self.growth[at].decide(&asks.collect::<Asks<'_>>())
     }
 
-    fn conclude(&mut self, limits: &[RouteLimit], mut reply: Reply, state: &mut DecisionState<'_>) -> Decision {
+    /// `with_step` says whether the limits were asked for a step, which a refusal then names.
+    fn conclude(
+        &mut self,
+        limits: &[RouteLimit],
+        mut reply: Reply,
+        with_step: bool,
+        state: &mut DecisionState<'_>,
+    ) -> Decision {
         Growth::keep(self.limits.iter_mut().map(|limit| &mut limit.open), mem::take(&mut reply.reserved));
         Growth::tell(self.limits.iter().map(|limit| &limit.open), &reply);
         let need = |place: usize| {
             let limit = self.limits.iter().find(|limit| limit.open.place() == Some(place));
-            limit.map_or(1, |limit| limit.missing(self.expected).max(1))
+            limit.map_or(1, |limit| limit.missing(self.expected).max(if with_step { limit.step } else { 1 }))
         };
         let decision = state.conclude_later(limits, &reply, need);
         // A limit that only reports is not charged for what it would have refused.
@@ -224,7 +231,7 @@ impl ByteMeter {
                     limit.strike_later(key, store, state.reservations.worker).await;
                 }
             }
-            return self.0.borrow_mut().conclude(limits, reply, state);
+            return self.0.borrow_mut().conclude(limits, reply, false, state);
         }
         let Some(size) = size else { return Decision::Admitted };
         let answer = self.0.borrow_mut().ask_for_response(size.exact());
@@ -234,7 +241,8 @@ impl ByteMeter {
             Some(Answer::Later(reply)) => reply.await.ok(),
             Some(Answer::Away) => None,
         };
-        reply.map_or(Decision::Unknown, |reply| self.0.borrow_mut().conclude(limits, reply, state))
+        let with_step = size.exact().is_none();
+        reply.map_or(Decision::Unknown, |reply| self.0.borrow_mut().conclude(limits, reply, with_step, state))
     }
 
     pub fn settle(&self) {

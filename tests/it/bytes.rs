@@ -251,6 +251,8 @@ fn a_body_without_a_length_needs_room_for_a_step() {
         assert_eq!(client.get("/7000").status, 200);
         let refused = client.get("/chunked/10");
         assert_eq!((refused.status, state(&refused)), (429, 3000));
+        let said = "of which 3KB are left, and this request costs 4KB.";
+        assert!(refused.text().contains(said), "{}", refused.text());
         assert_eq!(client.get("/3000").status, 200);
     });
 }

@@ -271,6 +271,41 @@ fn secrets_of_the_configuration_itself_are_not_shown_with_mistakes() {
 }
 
 #[test]
+fn no_mistake_at_the_key_of_a_secret_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gateway.toml");
+    let text = "[admin]\nlisten = \"127.0.0.1:1\"\ntoken = \"hidden-token\"\n[server]\n\
+                [[notices]]\nurl = \"http://127.0.0.1:9/\"\nsecret = \"0123456789abcdef\"\n\
+                [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+    let header = |what: &str| format!("[[routes]]\n{what}");
+    for (old, new, said) in [
+        ("token =", "token = \"hidden\"\ntoken =".to_owned(), "`token` is defined twice"),
+        ("token =", "\"token\" = \"a\"\ntoken = \"hidden\"\ntokne =".to_owned(), "is defined twice"),
+        ("token =", "tokne =".to_owned(), "unknown key `tokne`"),
+        ("[server]", "[server]\npartition_secert = \"hidden\"".to_owned(), "unknown key `partition_secert`"),
+        ("[server]", "[server]\npartition_secret = [\"hidden\"]".to_owned(), "must be a string, found a list"),
+        ("\"0123456789abcdef\"", "[\"hidden\"]".to_owned(), "must be a string, found a list"),
+        ("[[routes]]", header("headers = { authorization = \"hidden\\u0001\" }"), "value of `authorization`"),
+        (
+            "[[routes]]",
+            header("request_headers.set = { authorization = \"Bearer {hidden}\" }"),
+            "the value of `authorization` is not valid",
+        ),
+        (
+            "[[routes]]",
+            header("request_headers.set = { cookie = \"a\", cookie = \"hidden\" }"),
+            "`cookie` is defined twice",
+        ),
+    ] {
+        fs::write(&config, text.replace(old, &new)).unwrap();
+        let output = run(&["check", config.to_str().unwrap()], &[]);
+        let all = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{new}: {all}");
+        assert!(!all.contains(HIDDEN) && all.contains(said), "{new}: {all}");
+    }
+}
+
+#[test]
 fn a_variable_that_has_nothing_is_refused_at_its_place() {
     let folder = folder(&upstream());
     let config = folder.path().join("gateway.toml");

@@ -267,6 +267,21 @@ fn a_body_says_what_is_reserved() {
 }
 
 #[test]
+fn a_body_has_a_length_unless_a_header_says_otherwise() {
+    let config = "[limits.l]\nkey = \"client-ip\"\nrates = [\"10B/h\"]\ncost = { bytes = \"request\", reserve = \"1B\" }\n\
+                  [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    for (more, status) in [
+        (&["-d", "0123456789"][..], 200),
+        (&["-d", "0123456789a"], 413),
+        (&["-d", "0123456789a", "-H", "content-length: 3"], 200),
+        (&["-d", "0123456789a", "-H", "transfer-encoding: chunked"], 200),
+    ] {
+        let (_, text) = explain(config, &[more, &["http://h/"]].concat());
+        assert!(text.contains(&format!("answered {status}")), "{more:?}: {text}");
+    }
+}
+
+#[test]
 fn a_body_is_refused_as_the_gateway_refuses_it() {
     let gateway = Gateway::with_server("inspect_body = \"100B\"\n", MODELS.split_once("100B\"\n").unwrap().1);
     let file = tempfile::NamedTempFile::new().unwrap();

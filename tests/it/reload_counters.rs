@@ -60,6 +60,14 @@ fn changes() -> Vec<Change> {
         change(&counted("fixed-window"), two, way, ("2/d", ""), 0),
         change("rates = [\"2/day\"]", "rates = [\"2/day\"]\ntimezone = \"Asia/Tokyo\"", way, ("2/day", ""), 0),
         change("rates = [\"2/day\"]", two, periods, ("", "2/d"), 2),
+        change(two, &format!("{two}\ncost = {{ tokens = \"auto\" }}"), Some("unit"), ("", "2/d"), 1),
+        change(
+            two,
+            "rates = [\"2B/d\"]\ncost = { bytes = \"response\", reserve = \"1B\" }",
+            Some("unit"),
+            ("", "2B/d"),
+            2,
+        ),
         Change {
             old: limit("client-ip", two),
             new: limit("global", two),

@@ -62,6 +62,9 @@ fn a_restart_goes_on_with_what_was_counted() {
     assert_eq!(gateway.wait_message("counters are restored")["unknown"], 1);
     assert_eq!(gateway.wait_message("counters are not restored")["keys"], 1);
     assert_eq!(passed(&gateway), 7);
+    stop(gateway);
+    let of_bytes = saved(&file, "7MB/h").replace("rates", "cost = { bytes = \"response\" }\nrates");
+    assert_eq!(Gateway::start(&of_bytes).wait_message("counters are restored")["unknown"], 1, "it counts bytes");
 }
 
 #[test]

@@ -259,6 +259,20 @@ fn the_counter_is_compared_with_an_exact_log() {
 }
 
 #[test]
+fn responses_that_another_limit_has_kept_away_need_no_bytes() {
+    let rates = "key = \"client-ip\"\nrates";
+    let folder = Folder::new(&format!(
+        "[limits.bytes]\n{rates} = [\"1MB/h\"]\ncost = {{ bytes = \"response\" }}\n[limits.requests]\n{rates} = [\"1/h\"]\n\
+         [[routes]]\npath = \"/*\"\nlimits = [\"bytes\", \"requests\"]\nrespond = {{ status = 200 }}\n"
+    ));
+    let log: String = (0..9).map(|second| common("192.0.2.1", second, "/").replace(" 12\n", " 400000\n")).collect();
+    let report = folder.json(&[], &log);
+    let limits = &report["limits"];
+    assert_eq!([&limits["bytes"]["rejected"], &limits["requests"]["rejected"]], [0, 8], "{report:#}");
+    assert_eq!(limits["bytes"]["exact"]["wrongly_admitted"], 0, "{report:#}");
+}
+
+#[test]
 fn suggested_rates_touch_as_few_keys_as_they_say() {
     for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
         let config = |rates: &str| LIMIT.replace("moving-window", strategy).replace("\"5/10s\"", rates);

@@ -16,7 +16,7 @@ use crate::base::clock::Time;
 use crate::base::printable::printable;
 use crate::commands::told_request;
 use crate::config::{Config, Cost};
-use crate::limit::{MAX_QUOTA, Rate};
+use crate::limit::{CountedUnit, MAX_QUOTA};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{
     self, Asker, Decision, DecisionInput, DecisionState, LimitVerdict, PendingReservation, RouteLimit, StageRange,
@@ -270,7 +270,12 @@ impl Request<'_> {
             time,
             limit: ask.limit,
             is_own: Arc::ptr_eq(ask.limit, own),
-            need: if ask.limit.rates().iter().any(Rate::is_in_bytes) { need.max(cost) } else { need },
+            // A response that another limit has kept away needs nothing.
+            need: match outcome {
+                Outcome::NotCharged => need,
+                _ if ask.limit.unit() == CountedUnit::Bytes => need.max(cost),
+                _ => need,
+            },
             cost,
             outcome,
         };

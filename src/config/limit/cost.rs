@@ -11,7 +11,7 @@ use super::tokens::{self, OnExhausted, TokenCost, cost};
 use crate::config::kinds::{size_within, statuses};
 use crate::config::read::{Field, Section, Setting, tables};
 use crate::config::values;
-use crate::limit::{MAX_BYTES, MAX_QUOTA, Rate};
+use crate::limit::{CountedUnit, MAX_BYTES, MAX_QUOTA, Rate};
 
 const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" }, \
                     cost = { tokens = \"auto\" } or cost = { bytes = \"response\" }";
@@ -40,6 +40,19 @@ pub enum Cost {
 }
 
 impl Cost {
+    /// What a limit with this cost counts.
+    pub fn unit(&self) -> CountedUnit {
+        match self {
+            Self::Tokens(_) => CountedUnit::Tokens,
+            Self::Bytes(_) => CountedUnit::Bytes,
+            Self::Fixed(_)
+            | Self::OnStatus(..)
+            | Self::RequestHeader(_)
+            | Self::ResponseHeader { .. }
+            | Self::Elements => CountedUnit::Requests,
+        }
+    }
+
     /// The header of the request that states the cost, if it does.
     pub fn request_header(&self) -> Option<&HeaderName> {
         match self {

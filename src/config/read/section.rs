@@ -243,10 +243,14 @@ impl<'a> Section<'a> {
         if field.is_section(name.text) {
             return field.report_section(name);
         }
+        let near = nearest(name.text, self.keys.names.iter().copied());
+        let is_secret = near.is_some_and(|near| self.keys.secrets().contains(&near));
+        if is_secret {
+            self.source.hide(field.span.clone());
+        }
         let all = format!("{} takes {}", self.title, either(self.keys.names).replace(" or ", " and "));
-        let help = match (elsewhere::meant(&self.title, name.text), nearest(name.text, self.keys.names.iter().copied()))
-        {
-            (Some(meant), _) => meant.help(field.spelled(), field.first_table()),
+        let help = match (elsewhere::meant(&self.title, name.text), near) {
+            (Some(meant), _) => meant.help(field.spelled().filter(|_| !is_secret), field.first_table()),
             (None, Some(near)) => format!("did you mean `{}`? {all}", self.corrected(near, field)),
             (None, None) => all,
         };

@@ -87,6 +87,18 @@ pub(in crate::config) struct Table {
     pub(in crate::config) keys: fn() -> Vec<Described>,
 }
 
+impl Table {
+    /// The keys of this table, and of those below it, whose values are secrets.
+    pub(in crate::config) fn secrets(&self) -> Vec<&'static str> {
+        let of_key = |key: Described| {
+            let is_secret = matches!(key.shape, Shape::Secret | Shape::Named(Shape::Secret));
+            let below = key.shape.table().map(Self::secrets).unwrap_or_default();
+            below.into_iter().chain(is_secret.then_some(key.name))
+        };
+        (self.keys)().into_iter().flat_map(of_key).collect()
+    }
+}
+
 /// A key without the type of its values.
 pub(in crate::config) struct Described {
     pub(in crate::config) name: &'static str,

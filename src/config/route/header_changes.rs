@@ -137,6 +137,16 @@ pub(in crate::config) fn table<'a, T>(
     whole.then_some(headers)
 }
 
+/// Reads the value of a header. A message about a credential does not quote it.
+pub(super) fn parse<'a, T>(
+    name: &HeaderName,
+    field: &Field<'a>,
+    read: impl FnOnce(&'a str) -> Result<T, Wrong>,
+) -> Option<T> {
+    let without_value = |wrong| Wrong { message: format!("the value of `{name}` is not valid"), ..wrong };
+    field.parse(|text| read(text).map_err(|wrong| if is_secret(name) { without_value(wrong) } else { wrong }))
+}
+
 pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
     HeaderValue::from_str(text).ok().filter(|_| text.trim() == text).ok_or_else(|| {
         Wrong::not(text, "the value of a header", "a value is visible ASCII characters, without spaces around them")
@@ -207,7 +217,7 @@ impl Changeable {
                 }
                 name if self.is_host(name) => field.parse(|text| host(text, path)),
                 _ if secret::is_named(field) => secret::header_value(field).map(HeaderText::Fixed),
-                _ => field.parse(|text| template(text, path)),
+                _ => parse(name, field, |text| template(text, path)),
             }
         })
     }

@@ -221,12 +221,12 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
-    header_changes::table(field, "`headers`", |_, _, field| {
+    header_changes::table(field, "`headers`", |name, _, field| {
         if secret::is_named(field) {
             let place = field.text()?.to_owned();
             return secret::header_value(field).map(|value| HeaderMatch::Secret { value, place });
         }
-        field.parse(|text| match text {
+        header_changes::parse(name, field, |text| match text {
             "*" => Ok(HeaderMatch::Present),
             text => header_changes::value(text).map(HeaderMatch::Exact),
         })

@@ -25,8 +25,9 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::base::partition::PartitionSecret;
 use crate::config::{self, HeaderStyle};
+use crate::limit::CountedUnit;
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
-use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, millis, seconds};
+use forms::{FORMS, Form, RETRY_AFTER_MS, millis, seconds};
 use jitter::later;
 use repeated::LastRefusal;
 
@@ -366,7 +367,7 @@ impl LimitHeaders {
         Self {
             name: limit.name.clone(),
             style: if told { limit.headers } else { HeaderStyle::None },
-            unit: CountedUnit::of(&limit.cost),
+            unit: limit.cost.unit(),
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),

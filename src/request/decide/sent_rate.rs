@@ -29,7 +29,7 @@ impl SentRate {
     pub(super) fn instead_of(&self, limit: &Limit) -> Option<&QuotaRates> {
         let composed = self.composed.get_or_init(|| {
             let rates = rates(self.sent, limit.rates(), self.gateways)?;
-            let sent = Limit::new(limit.name(), &rates).watched_from(limit.watched);
+            let sent = Limit::counting(limit.unit(), limit.name(), &rates).watched_from(limit.watched);
             Some(Arc::new(QuotaRates::new(0, Arc::new(sent))))
         });
         composed.as_deref()

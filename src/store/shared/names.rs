@@ -2,9 +2,9 @@
 //!
 //! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example `gw:per-client:3f…#10m.2966667`. With several
 //! buckets per window, their number follows the window: `#10mx6.17800002`. Days and months are named by the second when they
-//! begin, and by their time zone unless that is UTC: `#month.1764547200`, `#day@Europe/Berlin.1792879200`. State that is kept
-//! as one value is at `#=` and a hash of its layout. Valkey's names have braces around the fingerprint, because all names with
-//! the same text in braces are in one slot of a cluster.
+//! begin, and by their time zone unless that is UTC: `#month.1764547200`, `#day@Europe/Berlin.1792879200`. Of bytes and tokens,
+//! the unit comes first: `#bytes:10m.2966667`. State that is kept as one value is at `#=` and a hash of its layout. Valkey's names
+//! have braces around the fingerprint, because all names with the same text in braces are in one slot of a cluster.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -60,15 +60,16 @@ impl Writer {
 impl Names {
     fn new(AllNames { prefix, has_braces, writer, .. }: &AllNames, limit: &Arc<Limit>) -> Self {
         let (open, close) = if *has_braces { ("{", "}") } else { ("", "") };
+        let unit = limit.unit().mark();
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => {
-                format!("{close}#{}x{precision}.", rate.period())
+                format!("{close}#{unit}{}x{precision}.", rate.period())
             }
             // Days of two time zones may begin at the same moment, but are counted separately.
             Strategy::Calendar(calendar) if calendar.zone() != "UTC" => {
-                format!("{close}#{}@{}.", rate.period(), calendar.zone())
+                format!("{close}#{unit}{}@{}.", rate.period(), calendar.zone())
             }
-            _ => format!("{close}#{}.", rate.period()),
+            _ => format!("{close}#{unit}{}.", rate.period()),
         };
         Self {
             limit: limit.clone(),
@@ -178,7 +179,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Edge;
+    use crate::limit::{CountedUnit, Edge};
 
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
@@ -228,6 +229,9 @@ mod tests {
         assert!(read(state).starts_with("gw:l:KEY#="));
         let names = Names::new(&AllNames::new("gw", true), &Arc::new(Limit::new("l", &[rate("10/s")])));
         assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:{KEY}#s.17");
+        let of_tokens = Limit::counting(CountedUnit::Tokens, "l", &[rate("10/s")]);
+        let names = Names::new(&AllNames::new("gw", false), &Arc::new(of_tokens));
+        assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:KEY#tokens:s.17");
     }
 
     #[test]

@@ -6,36 +6,15 @@ use sfv::StringRef;
 
 use super::digits;
 use crate::base::clock::Time;
-use crate::config::{Cost, HeaderStyle};
+use crate::config::HeaderStyle;
+use crate::limit::CountedUnit;
 
 /// When to try again, in milliseconds. OpenAI's clients prefer it to Retry-After.
 pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const MILLISECOND: u64 = 1000;
 pub(super) const SECOND: u64 = 1_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CountedUnit {
-    Requests,
-    /// Tokens of language models.
-    Tokens,
-    /// Bytes of bodies.
-    Bytes,
-}
-
 impl CountedUnit {
-    /// The unit of a limit with this cost, in all headers.
-    pub(super) fn of(cost: &Cost) -> Self {
-        match cost {
-            Cost::Tokens(_) => Self::Tokens,
-            Cost::Bytes(_) => Self::Bytes,
-            Cost::Fixed(_)
-            | Cost::OnStatus(..)
-            | Cost::RequestHeader(_)
-            | Cost::ResponseHeader { .. }
-            | Cost::Elements => Self::Requests,
-        }
-    }
-
     /// The quota unit of the draft, if that is not its default, requests. It has none for tokens, so theirs has a prefix: a
     /// client that does not know it must not take tokens for requests.
     pub(super) fn of_draft(self) -> Option<&'static StringRef> {
