@@ -274,7 +274,7 @@ async fn serve(
     // Boxed because it is seldom needed and would make the future of each request larger.
     if record.byte_meter().is_some()
         && let Some((outcome, answer)) =
-            Box::pin(without_room(connection, &gateway, limits, response, &mut state, &mut record)).await
+            Box::pin(without_room(connection, &gateway, limits, cost, response, &mut state, &mut record)).await
     {
         let finish = Finish { changes: Some(&changes), head: &request.head, refused_status: None };
         return finish.respond(response, record, outcome, &answer);

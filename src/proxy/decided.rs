@@ -118,14 +118,24 @@ pub fn settle(
     state: &mut DecisionState<'_>,
     now: impl Fn() -> Time,
 ) {
+    charge(cost, status, headers, state, &now);
+    if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
+        limits.headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
+    }
+}
+
+fn charge(
+    cost: CostKnown,
+    status: StatusCode,
+    headers: &HeaderMap,
+    state: &mut DecisionState<'_>,
+    now: impl Fn() -> Time,
+) {
     // What is not settled here is settled when the state is dropped, as if the client had left.
     if cost != CostKnown::Never {
         let is_known = |charged: &Cost| cost == CostKnown::FromResponse || !matches!(charged, Cost::Tokens(_));
         let cost_of = |charged: &Cost| decide::response_cost(charged, status, headers).filter(|_| is_known(charged));
-        state.reservations.settle_by(cost_of, &mut state.outcomes, &now);
-    }
-    if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
-        limits.headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
+        state.reservations.settle_by(cost_of, &mut state.outcomes, now);
     }
 }
 
@@ -216,11 +226,12 @@ pub(super) fn meter(
 }
 
 /// The answer instead of a response for whose bytes there is no room; `None` if it passes. The charges for what the upstream
-/// has done stay.
+/// has done stay, and other limits are charged what the response says.
 pub(super) async fn without_room(
     connection: &ConnectionContext,
     gateway: &WorkerSnapshot,
     limits: &RouteLimits,
+    cost: CostKnown,
     response: &Response<ObservedBody>,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
@@ -229,6 +240,7 @@ pub(super) async fn without_room(
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let size = response.body().upstreams().filter(|_| !is_tunnel);
     let decision = meter.decide(&gateway.store, limits, size, state).await;
+    charge(cost, response.status(), response.headers(), state, clock::now);
     let (told, last) = (&limits.headers, &mut connection.refusal_cache.borrow_mut());
     let answer = match decision {
         Decision::Rejected => told.reject(&state.outcomes, clock::now(), last),

@@ -136,3 +136,25 @@ fn only_the_statuses_that_count_are_charged() {
         assert_eq!(upstream.received().len(), 6, "{store}");
     });
 }
+
+#[test]
+fn a_response_without_room_for_its_bytes_costs_other_limits_what_it_says() {
+    every_store(|store| {
+        let upstream = Upstream::start(|_| {
+            format!("HTTP/1.1 200 OK\r\nX-Cost: 5\r\nContent-Length: 5000\r\n\r\n{}", "x".repeat(5000)).into_bytes()
+        });
+        let limits = [
+            ("l", "10/d", "cost = { response_header = \"x-cost\", reserve = 1 }"),
+            ("failed", "10/d", "count = { status = [\"401\"] }"),
+            ("bytes", "1KB/d", "cost = { bytes = \"response\" }"),
+        ];
+        let limits = limits
+            .map(|(name, rate, cost)| format!("[limits.{name}]\nkey = \"client-ip\"\nrates = [{rate:?}]\n{cost}\n"));
+        let limits = limits.concat();
+        let routes = upstream.everything() + "limits = [\"l\", \"failed\", \"bytes\"]\n";
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        gateway.client().get("/").expect_problem(429);
+        let used = || ["l", "failed", "bytes"].map(|limit| gateway.used(limit, "127.0.0.1"));
+        until("all is settled", Duration::from_secs(10), || used() == [5, 0, 0]);
+    });
+}
