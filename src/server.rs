@@ -245,7 +245,7 @@ impl<H: Handler> Acceptor<H> {
         let (index, state) = self.connections.enter(listener);
         let registration = Registration { connections: self.connections.clone(), index, place };
         let task = spawn_local(serve(stream, client, self.clone(), tls, registration, state));
-        self.connections.runs(index, task.abort_handle());
+        self.connections.set_task(index, task.abort_handle());
     }
 }
 

@@ -54,7 +54,8 @@ impl Connections {
         (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone(), task: None }), state)
     }
 
-    pub(super) fn runs(&self, index: usize, task: AbortHandle) {
+    /// The task of a connection, which [`Connections::cut_off`] ends.
+    pub(super) fn set_task(&self, index: usize, task: AbortHandle) {
         if let Some(connection) = self.open.borrow_mut().get_mut(index) {
             connection.task = Some(task);
         }

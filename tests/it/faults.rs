@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
-use crate::harness::{self, Client, Fault, Gateway, Mode, Server, Software, Valkey, align, ask, until};
+use crate::harness::{self, Client, Fault, Gateway, Mode, Server, Software, Valkey, ask, until};
 
 const QUOTA: usize = 20;
 const BEFORE: usize = 8;
@@ -229,7 +229,6 @@ fn metric(gateway: &Gateway, name: &str) -> f64 {
 
 /// Clients get their quota in total: before, during and after the fault, here and elsewhere.
 fn nobody_gets_more(software: Software, kind: Kind) {
-    align(Duration::from_secs(86_400), Duration::from_secs(60));
     let mut faulty = Faulty::start(software, kind);
     let gateway = faulty.gateway("gw", TIMEOUT, "on_error = \"local\"");
     let mut client = gateway.client();
@@ -283,7 +282,6 @@ fn nobody_gets_more(software: Software, kind: Kind) {
 
 /// During the fault everybody passes, or nobody; afterwards the limit holds again.
 fn all_or_none(software: Software, kind: Kind) {
-    align(Duration::from_secs(86_400), Duration::from_secs(60));
     let mut faulty = Faulty::start(software, kind);
     let allowing = faulty.gateway("allow", TIMEOUT, "on_error = \"allow\"");
     let rejecting = faulty.gateway("reject", TIMEOUT, "on_error = \"reject\"");

@@ -146,7 +146,6 @@ fn every_strategy_counts_over_http_in_every_store() {
 }
 
 fn a_flood_of_refused_requests_leaves_the_store_alone(software: Software) {
-    align(Duration::from_secs(86_400), Duration::from_secs(60));
     let server = software.start();
     let limits = limit("l", "\"2/d\"") + &limit("all", "\"1000/d\"");
     let gateway = Gateway::start(&format!("{}{limits}{}", server.store(), route("in", "\"all\", \"l\"")));

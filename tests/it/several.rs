@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Fault, Gateway, Mode, Server, Software, align, until, with_each_server};
+use crate::harness::{Client, Fault, Gateway, Mode, Server, Software, until, with_each_server};
 use crate::shared::burst;
 
-const DAY: Duration = Duration::from_secs(86_400);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Limits `a` and `b` with these rates, each for every client, and both on all routes.
@@ -78,7 +77,6 @@ fn one_that_is_frozen_holds_up_nobody_else(software: Software) {
     /// A request that waits for the frozen server waits for the three seconds of `timeout`. A request that takes less
     /// than this has not waited, even on a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(2);
-    align(DAY, Duration::from_secs(30));
     let servers = [software.start(), software.start()];
     let addresses = servers.each_ref().map(|server| server.address);
     let gateway = Gateway::start(&format!("{}{}", software.store(&addresses, "timeout = \"3s\""), limited(&["100/d"])));
@@ -138,7 +136,6 @@ fn one_that_is_frozen_holds_up_nobody_else(software: Software) {
 }
 
 fn a_third_server_takes_over_a_third_of_the_keys(software: Software) {
-    align(DAY, Duration::from_secs(60));
     let servers = [software.start(), software.start(), software.start()];
     let addresses = servers.each_ref().map(|server| server.address);
     let start = |servers: usize| {
@@ -183,7 +180,6 @@ mod alone {
     use super::*;
 
     fn a_burst_gets_exactly_the_least_of_its_limits(software: Software) {
-        align(DAY, Duration::from_secs(30));
         for (strict, rates) in [(false, ["30/d", "20/d"]), (false, ["20/d", "30/d"]), (true, ["30/d", "20/d"])] {
             let servers = [software.start(), software.start()];
             let addresses = servers.each_ref().map(|server| server.address);

@@ -29,9 +29,9 @@ pub(crate) fn align(window: Duration, left: Duration) {
     }
 }
 
-/// Waits, once in a test, until the current hour has a while to go, so that rates by the hour and by the day do not begin a new
+/// Waits, once in a test, until the current hour has a minute to go, so that rates by the hour and by the day do not begin a new
 /// bucket in the middle of the test.
 pub(crate) fn align_hour() {
     static ALIGNED: Once = Once::new();
-    ALIGNED.call_once(|| align(Duration::from_secs(3600), Duration::from_secs(45)));
+    ALIGNED.call_once(|| align(Duration::from_hours(1), Duration::from_mins(1)));
 }
