@@ -116,8 +116,12 @@ impl<'a> Field<'a> {
         let text = self.value.as_str();
         if text.is_none() {
             let scalar = self.value.is_integer() || self.value.is_float();
-            let written = self.source.written(self.span.clone()).filter(|_| scalar);
-            self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
+            let help = match self.source.written(self.span.clone()).filter(|_| scalar) {
+                Some(_) if self.source.hides(&self.span) => "write it between quotes".to_owned(),
+                Some(written) => format!("write \"{written}\""),
+                None => String::new(),
+            };
+            self.mistyped("a string", help);
         }
         text
     }

@@ -52,9 +52,9 @@ pub(super) fn is_named(field: &Field<'_>) -> bool {
 }
 
 /// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden
-/// where its line is shown, and so is a list or a table in its place.
+/// where its line is shown, and so is anything else in its place.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
-    if !is_named(field) && !field.is_number() {
+    if !is_named(field) {
         field.source.hide(field.span.clone());
     }
     let text = field.text()?;

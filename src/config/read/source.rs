@@ -100,6 +100,10 @@ impl<'a> Source<'a> {
         self.secrets.borrow_mut().push(span);
     }
 
+    pub(in crate::config) fn hides(&self, span: &Range<usize>) -> bool {
+        self.secrets.borrow().contains(span)
+    }
+
     /// Records the address of a listener. Reports it if another listener has the port on this address, or if one of them has it on
     /// the wildcard address.
     pub(in crate::config) fn bind(&self, address: SocketAddr, span: Range<usize>) {
