@@ -49,7 +49,7 @@ fn lines(gateway: &Gateway, count: usize) -> BTreeMap<String, Vec<Value>> {
         let lines = gateway.log().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
         lines.filter(|line| line["message"] == "request").collect::<Vec<_>>()
     };
-    until("all lines are there", std::time::Duration::from_secs(5), || requests().len() >= count);
+    until("all lines are there", std::time::Duration::from_secs(20), || requests().len() >= count);
     let mut by_path: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in requests() {
         by_path.entry(line["path"].as_str().unwrap().to_owned()).or_default().push(line);
@@ -106,27 +106,29 @@ fn the_time_for_which_a_request_was_held_is_logged() {
     every_store(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{}", route("/slow", "\"slow\"")));
         let mut client = gateway.client();
-        assert_eq!([client.get("/slow").status, client.get("/slow").status], [200; 2], "{store}");
-        let lines = &lines(&gateway, 2)["/slow"];
+        assert_eq!([(); 8].map(|()| client.get("/slow").status), [200; 8], "{store}");
+        let lines = &lines(&gateway, 8)["/slow"];
         assert!(lines[0]["held_micros"].is_null(), "{store}: {}", lines[0]);
-        let held = lines[1]["held_micros"].as_u64().unwrap();
-        assert!((50_000..=lines[1]["micros"].as_u64().unwrap()).contains(&held), "{store}: {}", lines[1]);
-        assert!(lines[1]["limit"].is_null(), "{store}: it was let through");
+        // One that comes late on a busy machine is not held.
+        let line = lines.iter().max_by_key(|line| line["held_micros"].as_u64()).unwrap();
+        let held = line["held_micros"].as_u64().unwrap();
+        assert!((50_000..=line["micros"].as_u64().unwrap()).contains(&held), "{store}: {line}");
+        assert!(line["limit"].is_null(), "{store}: it was let through");
     });
 }
 
 #[test]
 fn the_time_of_the_upstream_begins_when_it_is_sent_the_request() {
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
-    let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\ntimeout = \"3s\"\n", silent.address());
+    let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\ntimeout = \"5s\"\n", silent.address());
     let up = Upstream::start(|_| reply(200, ""));
     let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"9/d\"]\n";
     let gateway = Gateway::start(&format!("{store}{limit}{}limits = [\"l\"]\n", up.everything()));
     assert_eq!(gateway.client().get("/").status, 200);
     let line = gateway.wait_log("the request", |line| line["message"] == "request");
     let micros = |name: &str| line[name].as_u64().unwrap();
-    assert!(micros("micros") >= 2_000_000, "it waits for the store: {line}");
-    assert!(micros("upstream_micros") < micros("micros") - 1_000_000, "{line}");
+    // It waits for the rest of the five seconds, which begin with the gateway.
+    assert!(micros("micros") >= micros("upstream_micros") + 1_000_000, "it waits for the store: {line}");
 }
 
 #[test]

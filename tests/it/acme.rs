@@ -186,7 +186,9 @@ fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
                 assert!(pause.contains(&told["again_in_seconds"].as_u64().unwrap()), "{told}");
                 assert!(told["valid_until"].as_str().unwrap().starts_with("20"), "{told}");
                 assert!(get(&gateway, &server, "a.test").is_ok(), "{mood:?}");
-                assert_eq!(gateway.metric(&format!("gateway_acme_orders_total{{result=\"{reason}\"}}")), Some(1.0));
+                // The next attempt may follow after four seconds.
+                let orders = gateway.metric(&format!("gateway_acme_orders_total{{result=\"{reason}\"}}"));
+                assert!(orders >= Some(1.0), "{orders:?}");
                 assert!(gateway.metric("gateway_acme_overdue_seconds").unwrap() > 86_400.0);
             });
         }

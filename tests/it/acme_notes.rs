@@ -113,6 +113,7 @@ fn a_gateway_that_ends_within_an_order_orders_again_at_its_start(software: Softw
         server.set(AcmeMood::Issues);
         let gateway = start(state.path(), &text);
         has_ordered(&gateway);
+        gateway.wait_message(IS_ORDERED);
         assert_eq!((count(&gateway, IS_ORDERED), count(&gateway, ANOTHER_ORDERS)), (1, 0));
         until("it is taken back", Duration::from_secs(30), || note(&shared, "a.test").is_none());
     }
@@ -156,6 +157,7 @@ fn a_gateway_with_a_copy_of_the_folder_of_another_one_waits_for_its_order(softwa
     server.set(AcmeMood::Issues);
     has_ordered(&first);
     has_ordered(&second);
+    second.wait_message(IS_ORDERED);
     assert_eq!((count(&second, IS_ORDERED), count(&second, ANOTHER_ORDERS)), (1, 1));
 }
 

@@ -76,26 +76,26 @@ fn a_silent_limit_answers_without_a_hint() {
     });
 }
 
-/// Sends each request on its own connection. The first `burst` are forwarded at once; each later one is sent after the
-/// previous one is held or refused. Returns each status, and its time since the first request.
-fn ask_in_order(gateway: &Gateway, count: u64, burst: u64) -> Vec<(u16, Duration)> {
+/// Sends each request on its own connection, after the previous one is answered, held or refused. Returns each status
+/// with its time since the beginning, and when the last request had arrived.
+fn ask_in_order(gateway: &Gateway, count: usize) -> (Vec<(u16, Duration)>, Duration) {
     let begun = Instant::now();
-    let arrived = || decisions(gateway, "l", "delayed") + decisions(gateway, "l", "rejected");
+    let decided = || decisions(gateway, "l", "delayed") + decisions(gateway, "l", "rejected");
     let threads: Vec<_> = (0..count)
-        .map(|at| {
+        .map(|_| {
+            let before = decided();
             let mut client = gateway.client();
             client.send("GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
             let thread = thread::spawn(move || {
                 let status = client.response(false).status;
                 (status, begun.elapsed())
             });
-            until("it has arrived", Duration::from_secs(10), || {
-                if at < burst { thread.is_finished() } else { arrived() == at + 1 - burst }
-            });
+            until("it has arrived", Duration::from_secs(20), || thread.is_finished() || decided() > before);
             thread
         })
         .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    let arrived = begun.elapsed();
+    (threads.into_iter().map(|thread| thread.join().unwrap()).collect(), arrived)
 }
 
 fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
@@ -107,16 +107,28 @@ fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
 
 #[test]
 fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
+    const ATTEMPTS: usize = 5;
     every_store(|store| {
-        let (gateway, _upstream) = delaying(store, "2/s burst 2", "max_delay = \"20s\"");
-        let answers = ask_in_order(&gateway, 8, 2);
-        assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
-        // Two are not held. The other six are forwarded every half second.
-        assert!(answers.windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
-        let last = answers[7].1;
-        assert!((Duration::from_millis(2_950)..Duration::from_millis(4_500)).contains(&last), "{answers:?}, {store}");
-        assert_eq!(decisions(&gateway, "l", "delayed"), 6, "{store}");
-        assert_eq!(decisions(&gateway, "l", "rejected"), 0, "{store}");
+        for attempt in 1..=ATTEMPTS {
+            let (gateway, _upstream) = delaying(store, "2/s burst 2", "max_delay = \"20s\"");
+            let (answers, _) = ask_in_order(&gateway, 8);
+            assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
+            assert_eq!(decisions(&gateway, "l", "rejected"), 0, "{store}");
+            let times: Vec<_> = answers.iter().map(|(_, time)| *time).collect();
+            let mut sorted = times.clone();
+            sorted.sort_unstable();
+            assert!(sorted[7] >= Duration::from_millis(2_950), "too early: {answers:?}, {store}");
+            // Two are not held. The other six are forwarded every half second.
+            let is_apart = sorted[1..].windows(2).all(|pair| pair[1] > pair[0] + Duration::from_millis(250));
+            let is_even = is_apart && sorted[7] < sorted[0] + Duration::from_millis(4_500);
+            let delayed = decisions(&gateway, "l", "delayed");
+            // If the machine stalls, a request comes too late to be held, or several answers come together or late.
+            if (is_even && delayed == 6) || attempt == ATTEMPTS {
+                assert_eq!((is_even, delayed), (true, 6), "{answers:?}, {store}");
+                assert_eq!(times, sorted, "out of order, {store}");
+                return;
+            }
+        }
     });
 }
 
@@ -129,7 +141,7 @@ fn a_request_that_would_be_held_too_long_is_rejected_at_once() {
         let begun = Instant::now();
         let refused = client.get("/");
         assert_eq!(refused.status, 429, "{store}");
-        assert!(begun.elapsed() < Duration::from_secs(5), "{store}");
+        assert!(begun.elapsed() < Duration::from_secs(9), "{store}");
         let wait: u64 = refused.headers.must("retry-after").parse().unwrap();
         assert!((50..=60).contains(&wait), "{refused:?}");
     });
@@ -138,37 +150,54 @@ fn a_request_that_would_be_held_too_long_is_rejected_at_once() {
 #[test]
 fn no_more_than_max_delayed_requests_of_a_key_are_held() {
     every_store(|store| {
-        let (gateway, _upstream) = delaying(store, "1/2s burst 1", "max_delay = \"10s\"\nmax_delayed = 2");
-        let answers = ask_in_order(&gateway, 6, 1);
-        let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
-        assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
-        assert!(answers[5].1 < answers[1].1, "a request that finds no room is refused at once: {answers:?}");
-        assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
+        for _ in 0..5 {
+            let (gateway, _upstream) = delaying(store, "1/2s burst 1", "max_delay = \"10s\"\nmax_delayed = 2");
+            let (answers, arrived) = ask_in_order(&gateway, 6);
+            // The first one that is held leaves after two seconds, and another one finds room.
+            if arrived < Duration::from_millis(1_900) {
+                let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
+                assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
+                assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
+                if answers[5].1 < answers[1].1 {
+                    return;
+                }
+            }
+        }
+        panic!("a request that finds no room is not refused at once, or the machine is too slow: {store}");
     });
 }
 
 #[test]
 fn a_client_that_goes_away_leaves_the_queue_at_once() {
     every_store(|store| {
-        let (gateway, upstream) = delaying(store, "1/4s burst 1", "max_delay = \"60s\"\nmax_delayed = 5");
-        let held = || {
-            let metrics = gateway.admin("/metrics");
-            metrics.text().lines().find_map(|line| line.strip_prefix("gateway_requests_held ")).unwrap().to_owned()
-        };
-        assert_eq!(gateway.client().get("/").status, 200);
-        let mut leaving: Vec<_> = (0..5).map(|_| gateway.client()).collect();
-        leaving.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
-        until("all are held", Duration::from_secs(4), || held() == "5");
-        // After a half close, the gateway waits a second for the response to begin. After a reset it does not wait.
-        let reset = |client: &Client| SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
-        leaving.iter().for_each(reset);
-        drop(leaving);
-        until("all have left", Duration::from_secs(4), || held() == "0");
-        assert_eq!(upstream.received().len(), 1, "{store}");
-        let begun = Instant::now();
-        assert_eq!(gateway.client().get("/").status, 200);
-        // Behind five others its turn would come after 20 seconds.
-        assert!(begun.elapsed() < Duration::from_secs(8), "they took nothing with them: {store}");
+        for _ in 0..5 {
+            let (gateway, upstream) = delaying(store, "1/4s burst 1", "max_delay = \"60s\"\nmax_delayed = 5");
+            let held = || {
+                let metrics = gateway.admin("/metrics");
+                metrics.text().lines().find_map(|line| line.strip_prefix("gateway_requests_held ")).unwrap().to_owned()
+            };
+            let first = Instant::now();
+            // From then on, one that is held may be forwarded.
+            let is_late = || first.elapsed() > Duration::from_millis(3_900);
+            assert_eq!(gateway.client().get("/").status, 200);
+            let mut leaving: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+            leaving.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
+            until("all are held", Duration::from_secs(20), || held() == "5" || is_late());
+            // After a half close, the gateway waits a second for the response to begin. After a reset it does not wait.
+            let reset = |client: &Client| SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+            leaving.iter().for_each(reset);
+            drop(leaving);
+            until("all have left", Duration::from_secs(20), || held() == "0" || is_late());
+            if !is_late() {
+                assert_eq!(upstream.received().len(), 1, "{store}");
+                let begun = Instant::now();
+                assert_eq!(gateway.client().get("/").status, 200);
+                // Behind five others its turn would come after 20 seconds.
+                assert!(begun.elapsed() < Duration::from_secs(8), "they took nothing with them: {store}");
+                return;
+            }
+        }
+        panic!("they do not leave at once, or the machine is too slow: {store}");
     });
 }
 
@@ -237,13 +266,13 @@ fn a_rejecting_limit_comes_before_a_delaying_one() {
     assert_eq!(client.get("/").status, 200);
     let begun = Instant::now();
     assert_eq!(client.get("/").status, 429);
-    assert!(begun.elapsed() < Duration::from_secs(5), "a refusal comes at once");
+    assert!(begun.elapsed() < Duration::from_secs(9), "a refusal comes at once");
     assert_eq!(decisions(&gateway, "slow", "delayed"), 0, "it was not held");
 }
 
 #[test]
 fn a_rejection_names_the_limit_that_rejects() {
-    let limits = limit("real", "\"2/10s\"", "")
+    let limits = limit("real", "\"2/m\"", "")
         + &limit("trial", "\"1/d\"", "on_limit = \"shadow\"\nstatus = 503")
         + &limit("quiet", "\"1/31d\"", "on_limit = \"silent\"\nbody = \"nothing\"");
     let route = |name: &str, limits: &str| {
@@ -257,7 +286,7 @@ fn a_rejection_names_the_limit_that_rejects() {
         let refused = client.get(path);
         assert_eq!(refused.status, 429, "{path}");
         let wait: u64 = refused.headers.must("retry-after").parse().unwrap();
-        assert!(wait <= 20, "{refused:?}");
+        assert!(wait <= 120, "{refused:?}");
         assert!(refused.text().contains("\"real\\\""), "{}", refused.text());
     }
     assert_eq!(client.get_with("/b", "X-Key: other\r\n").status, 200);

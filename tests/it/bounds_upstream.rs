@@ -56,11 +56,11 @@ fn expect_end(gateway: &Gateway, outcome: &str, reason: &str) {
 #[track_caller]
 fn expect_cut(gateway: &Gateway, upstream_ends: &Receiver<()>, request: &str, outcome: &str, reason: &str) {
     let mut client = gateway.client();
-    client.send(request);
     let begun = Instant::now();
+    client.send(request);
     let error = client.try_response(false).expect_err("a clean end");
     let took = begun.elapsed();
-    assert!(took >= LIMIT * 9 / 10 && took < 8 * LIMIT, "{took:?}: {error}");
+    assert!(took >= LIMIT * 9 / 10 && took < Duration::from_secs(19), "{took:?}: {error}");
     upstream_ends.recv_timeout(BOUND).expect("the upstream's connection stays open");
     expect_end(gateway, outcome, reason);
     assert_eq!(gateway.client().get("/").text(), "well", "its place is still taken");
@@ -107,11 +107,11 @@ fn a_body_may_take_longer_than_the_time_between_two_pieces() {
         let _ = wire.head();
         let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
         for _ in 0..8 {
-            thread::sleep(LIMIT);
+            thread::sleep(Duration::from_millis(600));
             let _ = wire.write(b"x");
         }
     });
-    let gateway = Gateway::start(&one_at_a_time(&up, "read_timeout = \"2s\""));
+    let gateway = Gateway::start(&one_at_a_time(&up, "read_timeout = \"4s\""));
     assert_eq!(gateway.client().get("/").text(), "xxxxxxxx");
 }
 
@@ -125,10 +125,10 @@ fn the_time_that_a_client_takes_to_read_does_not_count_for_the_upstream() {
         let _ = wire.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
         let _ = wire.write(&vec![b'x'; LENGTH]);
     });
-    let gateway = Gateway::start(&one_at_a_time(&up, "read_timeout = \"2s\""));
+    let gateway = Gateway::start(&one_at_a_time(&up, "read_timeout = \"4s\""));
     let mut client = gateway.client();
     client.send(GET);
-    thread::sleep(6 * LIMIT);
+    thread::sleep(Duration::from_secs(5));
     assert_eq!(client.response(false).body.len(), LENGTH);
 }
 
@@ -140,7 +140,8 @@ fn an_upload_that_stops_after_the_response_has_begun_is_ended() {
         let _ = wire.head();
         let _ = wire.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n");
     });
-    let gateway = Gateway::with_server("body_timeout = \"500ms\"", &one_at_a_time(&up, ""));
+    // The response must begin before this time is over.
+    let gateway = Gateway::with_server("body_timeout = \"3s\"", &one_at_a_time(&up, ""));
     expect_cut(&gateway, &ends, UPLOAD, "abandoned", "body_timeout");
     assert_eq!(gateway.metric("gateway_upstream_failures_total"), Some(0.0));
 }

@@ -127,6 +127,8 @@ fn a_thousand_downloads_at_once_pass_what_they_would_one_after_the_other() {
         let clients: Vec<_> = (0..1000)
             .map(|_| {
                 let mut client = gateway.client();
+                // The first one waits for all others.
+                client.wire.stream().set_read_timeout(Some(Duration::from_secs(90))).unwrap();
                 thread::spawn(move || client.get("/file").status)
             })
             .collect();

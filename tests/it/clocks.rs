@@ -157,12 +157,11 @@ fn a_server_whose_clock_differs_is_reported(software: Software) {
     let gateway = Gateway::start(&(software.store(&servers, "timeout = \"25ms\"") + &limited));
     let skew = |server: &String| {
         let name = format!("gateway_store_clock_skew_seconds{{server=\"{server}\"}}");
-        gateway.metric(&name).unwrap_or_else(|| panic!("no {name}"))
+        gateway.metric(&name).unwrap_or_else(|| panic!("no {name}")).to_string()
     };
-    until("it is seen", Duration::from_secs(15), || skew(&listed[0]) > 0.0 && skew(&listed[1]) < 0.0);
-    let skews: Vec<_> = listed.iter().map(|server| skew(server).to_string()).collect();
-    // The known time of a server may be two seconds old, so a smaller difference is not reported.
-    assert_eq!(skews, ["60", "-58", "0"]);
+    // The known time of a server may be two seconds old, so a smaller difference is not reported. On a busy machine, an
+    // answer may come late once.
+    until("all are seen", Duration::from_secs(60), || listed.each_ref().map(skew) == ["60", "-58", "0"]);
     for server in &listed[..2] {
         let line = gateway.wait_log("the clock", |line| {
             line["server"] == **server && line["seconds"].as_i64().is_some_and(|seconds| seconds != 0)

@@ -340,7 +340,7 @@ fn operators_see_and_reset_a_key_wherever_it_is() {
 
 #[test]
 fn notes_are_kept_wherever_their_slot_is() {
-    let mut cluster = Cluster::start_with(3, &["--cluster-node-timeout", "1000"]);
+    let mut cluster = Cluster::start(3);
     let dead = cluster.add_node();
     cluster.wait();
     let servers = [dead, 0].map(|node| cluster.nodes[node].address.to_string()).to_vec();

@@ -5,7 +5,7 @@ use crate::harness::{Cluster, Control, until};
 
 /// Returns how many of `quota` requests are admitted while the primary of the key dies.
 fn admitted_over_a_failover(gateways: usize, more: &str, quota: usize) -> usize {
-    let mut cluster = Cluster::start_with(3, &["--cluster-node-timeout", "1000"]);
+    let mut cluster = Cluster::start_with(3, &["--cluster-node-timeout", "3000"]);
     let replicas = [0, 1, 2].map(|primary| cluster.add_replica(primary));
     let gateways: Vec<_> =
         (0..gateways).map(|_| gateway(&cluster.store(&[0, 1, 2], more), &format!("{quota}/d"))).collect();

@@ -1,6 +1,7 @@
 //! `--config FOLDER`: the `*.toml` of a folder form one configuration, and problems name their files.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, run, until};
+use crate::harness::{Client, Gateway, reserved_port, run, until};
 
 const SERVER: &str = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 const LIMIT: &str = "[limits.l]\nkey = \"client-ip\"\nrates = [\"1/d\"]\n";
@@ -126,7 +127,9 @@ fn a_folder_is_watched_whatever_happens_in_it() {
     write(folder.path(), "more.toml", "[[routes]]\npath = \"/new\"\nrespond = { status = 201 }\n");
     wait_reloads(&gateway, 2);
     assert_eq!(answer("/new"), 201);
-    fs::write(path("more.toml"), "[[routes]]\npath = \"/new\"\nrespond = { status = 202 }\n").unwrap();
+    // In place, and without an empty file in between, whose reading would be a reload of its own.
+    let mut file = fs::OpenOptions::new().write(true).open(path("more.toml")).unwrap();
+    file.write_all(b"[[routes]]\npath = \"/new\"\nrespond = { status = 202 }\n").unwrap();
     wait_reloads(&gateway, 3);
     assert_eq!(answer("/new"), 202);
     fs::rename(path("more.toml"), path("other.toml")).unwrap();
@@ -137,9 +140,9 @@ fn a_folder_is_watched_whatever_happens_in_it() {
     assert_eq!(answer("/new"), 200);
 
     // A file that is wrong at first, and right later.
-    fs::write(path("late.toml"), "[[routes]]\n").unwrap();
+    write(folder.path(), "late.toml", "[[routes]]\n");
     gateway.wait_message("reload refused");
-    fs::write(path("late.toml"), "[[routes]]\npath = \"/new\"\nrespond = { status = 203 }\n").unwrap();
+    write(folder.path(), "late.toml", "[[routes]]\npath = \"/new\"\nrespond = { status = 203 }\n");
     wait_reloads(&gateway, 6);
     assert_eq!(answer("/new"), 203);
     write(folder.path(), "notes.txt", "");
@@ -184,9 +187,8 @@ fn the_commands_take_folders_and_explain_what_is_wrong() {
 #[test]
 fn a_probe_finds_the_admin_listener_of_a_folder() {
     // The listener must be at a port that the file names.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server =
-        SERVER.replace("[admin]\nlisten = \"127.0.0.1:0\"", &format!("[admin]\nlisten = \"127.0.0.1:{port}\""));
+    let (_held, address) = reserved_port();
+    let server = SERVER.replace("[admin]\nlisten = \"127.0.0.1:0\"", &format!("[admin]\nlisten = \"{address}\""));
     let folder = folder(&[("a.toml", &server), ("b.toml", LIMIT), ("c.toml", &route("/*", ""))]);
     let path = folder.path().to_str().unwrap();
     assert_eq!(run(&["check", "--live", "--config", path]).status.code(), Some(1));

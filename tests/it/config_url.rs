@@ -524,8 +524,8 @@ fn a_source_that_flips_is_followed_without_harm() {
     until("it flips", PATIENCE, || gateway.reloads() >= 4);
     assert_eq!(client.get("/").status, 429, "the counts stay");
     assert!(is_good(&gateway));
-    only_file(state.path());
     stop(gateway);
+    only_file(state.path());
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn connections_per_address_are_limited() {
     assert_eq!(gateway.metric("gateway_connections_refused_total"), Some(20.0));
     let [one, mut other] = allowed;
     drop(one);
-    until("its place is free", Duration::from_secs(5), || {
+    until("its place is free", Duration::from_secs(20), || {
         let mut client = from(&gateway, 2);
         client.wire.write(ASK.as_bytes()).is_ok() && client.try_response(false).is_ok()
     });
@@ -273,15 +273,16 @@ mod alone {
         let rest = rest.replace("respond = { status = 200 }", "upstream = \"up\"");
         let gateway = Gateway::with_handles(1000, "workers = 1", &rest);
         gateway.lower_handles(70);
+        let begun = Instant::now();
         let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
         clients.iter_mut().for_each(|client| client.send(ASK));
         gateway.wait_message("cannot accept connections");
-        let begun = Instant::now();
+        let since = Instant::now();
         let before = cpu(&gateway);
         sleep(Duration::from_secs(3));
         let lines = gateway.log().iter().filter(|line| line.contains("cannot accept connections")).count();
-        let (used, waited) = (cpu(&gateway).saturating_sub(before), begun.elapsed());
-        assert!(lines as u64 <= 3 + waited.as_secs(), "{lines} lines in {waited:?}");
+        assert!(lines as u64 <= 3 + begun.elapsed().as_secs(), "{lines} lines in {:?}", begun.elapsed());
+        let (used, waited) = (cpu(&gateway).saturating_sub(before), since.elapsed());
         assert!(used < waited / 3, "{used:?} of processor time to wait for {waited:?}");
         // A connection that ends frees its place.
         clients.drain(..90);

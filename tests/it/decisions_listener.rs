@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Authority, Client, Gateway, TlsClient, over_http2, run, until};
+use crate::harness::{Authority, Client, Gateway, TlsClient, align, over_http2, run, until};
 
 const ROUTE: &str = "[limits.l]\nkey = \"global\"\nrates = [\"100/d\"]\n[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\n\
                      respond = { status = 200 }\n";
@@ -19,12 +19,14 @@ fn file(decisions: &str) -> String {
 
 #[test]
 fn it_has_the_bounds_of_the_listeners_for_clients() {
-    let server = "listen = []\nheader_timeout = \"200ms\"\nmax_header_size = \"8KiB\"";
-    let gateway = Gateway::with_server(server, &file(""));
-    let address = gateway.decisions();
-    let mut slow = Client::connect(address);
+    let impatient = Gateway::with_server("listen = []\nheader_timeout = \"3s\"", &file(""));
+    let mut slow = Client::connect(impatient.decisions());
     slow.send("GET / HTTP/1.1\r\nHost: a\r\nX-Original-");
     assert_eq!(slow.response(false).status, 408);
+    let line = impatient.wait_log("a bad head", |line| line["reason"] == "header_timeout");
+    assert_eq!(line["via"], "http");
+    let gateway = Gateway::with_server("listen = []\nmax_header_size = \"8KiB\"", &file(""));
+    let address = gateway.decisions();
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: /{}\r\n\r\n", "a".repeat(9000));
     assert_eq!(Client::connect(address).call(long).status, 431);
     assert_eq!(Client::connect(address).call("nonsense\r\n\r\n").status, 400);
@@ -36,8 +38,6 @@ fn it_has_the_bounds_of_the_listeners_for_clients() {
     assert!(smuggler.closed().is_empty(), "what follows is no question");
     let question = http::Request::get("http://a/").header("x-original-uri", "/").body(()).unwrap();
     assert_eq!(over_http2(address, vec![question])[0].0, 200);
-    let line = gateway.wait_log("a bad head", |line| line["reason"] == "header_timeout");
-    assert_eq!(line["via"], "http");
 }
 
 #[test]
@@ -63,6 +63,8 @@ fn clients_cannot_take_the_places_of_proxies_that_ask() {
     for _ in 0..20 {
         assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
     }
+    let nobody_asks = || gateway.metric("gateway_decision_connections") == Some(0.0);
+    until("those are closed", Duration::from_secs(20), nobody_asks);
     let mut askers: Vec<_> = (0..8).map(|_| Client::connect(gateway.decisions())).collect();
     assert_eq!(askers.iter_mut().map(|asker| asker.call(QUESTION).status).collect::<Vec<_>>(), [200; 8]);
     assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
@@ -93,10 +95,11 @@ fn a_reload_opens_and_closes_it() {
 
 #[test]
 fn a_drain_answers_the_question_that_waits() {
-    let delayed = "[limits.l]\nkey = \"global\"\nrates = [\"1/8s\"]\non_limit = \"delay\"\nmax_delay = \"20s\"\n[[routes]]\n\
+    let delayed = "[limits.l]\nkey = \"global\"\nrates = [\"1/6s\"]\non_limit = \"delay\"\nmax_delay = \"20s\"\n[[routes]]\n\
                    path = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
     let decisions = "[decisions]\nlisten = \"127.0.0.1:0\"\n";
     let mut gateway = Gateway::with_server("listen = []", &format!("{decisions}{delayed}"));
+    align(Duration::from_secs(6), Duration::from_secs(4));
     let mut asker = Client::connect(gateway.decisions());
     assert_eq!(asker.call(QUESTION).status, 200);
     asker.send(QUESTION);

@@ -2,11 +2,13 @@
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(40);
+/// The gateway knows for two seconds at least whom a server has answered.
+const KNOWN_FOR: Duration = Duration::from_millis(1900);
 
 /// Two servers at which requests to `/held` fail once nothing holds them any more, and others are answered.
 struct Victims {
@@ -14,6 +16,9 @@ struct Victims {
     go: Option<Sender<()>>,
     gateway: Gateway,
     others: Vec<Client>,
+    served_at: Instant,
+    /// The longest time in which no others were served.
+    longest_pause: Duration,
 }
 
 impl Victims {
@@ -31,19 +36,31 @@ impl Victims {
         });
         let [one, other] = servers.each_ref().map(Upstream::address);
         let text = format!(
-            "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\nretries = 0\ntimeout = \"2s\"\n{more}\n\
+            "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\nretries = 0\n{more}\n\
              [[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
         );
         let gateway = Gateway::with_server(server, &text);
         let others = (2..6).map(|last| Client::connect_from([127, 0, 0, last].into(), gateway.http)).collect();
-        Self { servers, go: Some(go), gateway, others }
+        Self { servers, go: Some(go), gateway, others, served_at: Instant::now(), longest_pause: Duration::ZERO }
     }
 
     /// Each server works for others.
     fn serve_others(&mut self) {
         for client in &mut self.others {
-            (0..4).for_each(|_| assert_eq!(client.get("/good").status, 200));
+            for _ in 0..4 {
+                assert_eq!(client.get("/good").status, 200);
+                self.longest_pause = self.longest_pause.max(self.served_at.elapsed());
+                self.served_at = Instant::now();
+            }
         }
+    }
+
+    /// There were so many ejections. After a stall of the machine there may be one more, as if there were no others.
+    #[track_caller]
+    fn expect_ejections(&self, count: f64) {
+        let has_stalled = self.longest_pause.max(self.served_at.elapsed()) > KNOWN_FOR;
+        let ejections = self.gateway.metric("gateway_upstream_server_ejections_total");
+        assert!(ejections == Some(count) || has_stalled && ejections == Some(count + 1.0), "{ejections:?}");
     }
 
     fn failures(&self) -> f64 {
@@ -66,7 +83,7 @@ impl Victims {
             self.failures() >= f64::from(REQUESTS)
         });
         bad.iter_mut().for_each(|client| assert_eq!(client.response(false).status, status));
-        assert_eq!(self.gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+        self.expect_ejections(0.0);
     }
 }
 
@@ -74,7 +91,7 @@ impl Victims {
 fn one_client_with_requests_that_take_too_long_ejects_no_server_that_answers_others() {
     for (workers, balance) in [(1, "round-robin"), (2, "round-robin"), (2, "least-requests")] {
         let server = format!("workers = {workers}");
-        Victims::start(&server, &format!("balance = \"{balance}\"")).fail_side_by_side(true, 504);
+        Victims::start(&server, &format!("timeout = \"3s\"\nbalance = \"{balance}\"")).fail_side_by_side(true, 504);
     }
 }
 
@@ -92,7 +109,7 @@ fn one_client_with_requests_that_fail_one_after_the_other_ejects_no_server() {
         (0..6).for_each(|_| bad.get("/bad").expect_problem(502));
         victims.serve_others();
     }
-    assert_eq!(victims.gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+    victims.expect_ejections(0.0);
 }
 
 #[test]
@@ -111,7 +128,7 @@ fn one_client_that_has_ejected_a_server_does_not_keep_it_away_from_others() {
         victims.serve_others();
         (0..6).for_each(|_| bad.get("/bad").expect_problem(502));
     }
-    assert_eq!(victims.gateway.metric("gateway_upstream_server_ejections_total"), Some(1.0));
+    victims.expect_ejections(1.0);
 }
 
 #[test]

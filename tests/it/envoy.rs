@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 
 use crate::harness::http2_server::read;
-use crate::harness::{Client, Gate, Gateway, Upstream, closed_port, every_store, reply, until};
+use crate::harness::{Client, Gate, Gateway, Upstream, align, closed_port, every_store, reply, until};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -354,7 +354,7 @@ fn a_proxy_may_reset_the_calls_of_many_clients() {
 #[test]
 fn a_call_that_is_wrong_fails_alone() {
     let rules = rule("k = \"*\"", "[\"l\"]") + &limit("l", "descriptor:k", "[\"1000/d\"]", "");
-    let gateway = deciding("body_timeout = \"1s\"", &rules);
+    let gateway = deciding("body_timeout = \"4s\"", &rules);
     let mut caller = Caller::connect(gateway.decisions());
     let one: Asked<'_> = (&[("k", "a")], None);
     let valid = request(&[one]);
@@ -473,6 +473,7 @@ fn a_call_that_is_given_up_while_it_is_delayed_is_charged() {
         let delaying = "on_limit = \"delay\"\nmax_delay = \"5m\"\nmax_delayed = 10";
         let rules = rule("ip = \"*\"", "[\"l\"]");
         let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/4m\"]", delaying)));
+        align(Duration::from_mins(4), Duration::from_secs(30));
         let mut caller = Caller::connect(gateway.decisions());
         let entries: &[(&str, &str)] = &[("ip", "192.0.2.1")];
         assert_eq!(caller.ask_one(entries, 9).0, OK);
@@ -505,11 +506,16 @@ fn a_hold_ends_before_envoy_stops_to_wait() {
         let took = begun.elapsed();
         (RateLimitResponse::decode(&ended.message[5..]).unwrap().overall_code, took)
     };
-    let slow = [("ip", "192.0.2.1"), ("slow", "")];
-    assert_eq!(Caller::connect(gateway.decisions()).ask_one(&slow, 7).0, OK);
-    let (code, took) = ask(&slow);
-    assert_eq!(code, OK);
-    assert!((6.0..8.0).contains(&took.as_secs_f64()), "{took:?}");
+    // It is late each time, unless the machine stalled.
+    let is_in_time = ["192.0.2.2", "192.0.2.3", "192.0.2.4"].into_iter().any(|ip| {
+        let slow = [("ip", ip), ("slow", "")];
+        assert_eq!(Caller::connect(gateway.decisions()).ask_one(&slow, 7).0, OK);
+        let (code, took) = ask(&slow);
+        assert_eq!(code, OK);
+        assert!(took >= Duration::from_secs(6), "{took:?}");
+        took < Duration::from_secs(8)
+    });
+    assert!(is_in_time, "Envoy would have stopped to wait");
     let delays = [("ip", "192.0.2.1")];
     assert_eq!(ask(&delays).0, OK);
     let (code, took) = ask(&delays);
@@ -520,32 +526,41 @@ fn a_hold_ends_before_envoy_stops_to_wait() {
 #[test]
 fn a_call_waits_for_a_source_of_quotas_less_than_envoy_waits_for_it() {
     every_store(|store| {
-        let gate = Gate::default();
-        let passing = gate.clone();
-        let source = Upstream::start(move |_| {
-            passing.pass();
-            reply(200, "{}")
-        });
-        let quotas = format!(
-            "strategy = \"fixed-window\"\nquotas = {{ source = \"http://{}/{{key}}\", timeout = \"5s\" }}\n\
-             slow = {{ from = 0.1, up_to = \"60s\" }}",
-            source.address()
-        );
-        let rules = rule("ip = \"*\"", "[\"l\"]");
-        let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/m\"]", &quotas)));
-        let mut caller = Caller::connect(gateway.decisions());
-        let mut head = head(SHOULD_RATE_LIMIT);
-        head.headers_mut().insert("grpc-timeout", "4S".parse().unwrap());
-        let begun = std::time::Instant::now();
-        let ended = caller.send(head, framed(&request(&[(&[("ip", "192.0.2.1")], Some(2))])).into(), true);
-        let took = begun.elapsed();
-        let answer = RateLimitResponse::decode(&ended.message[5..]).unwrap();
-        assert!((3.0..4.0).contains(&took.as_secs_f64()), "{took:?} for the source and the hold together");
-        assert_eq!((answer.overall_code, answer.statuses[0].limit_remaining), (OK, 7), "{store}");
-        assert!(answer.statuses[0].duration_until_reset.unwrap().seconds <= 60, "{answer:?}");
-        gate.open();
-        assert_eq!(gateway.used("l", "192.0.2.1"), 2, "{store}");
+        // It is late each time, unless the machine stalled.
+        let is_in_time = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].into_iter().any(|ip| waits_for_a_source(store, ip));
+        assert!(is_in_time, "{store}: Envoy would have stopped to wait");
     });
+}
+
+/// Returns whether Envoy would still wait when a call is answered whose source of quotas never answers.
+fn waits_for_a_source(store: &str, ip: &str) -> bool {
+    let gate = Gate::default();
+    let passing = gate.clone();
+    let source = Upstream::start(move |_| {
+        passing.pass();
+        reply(200, "{}")
+    });
+    let quotas = format!(
+        "strategy = \"fixed-window\"\nquotas = {{ source = \"http://{}/{{key}}\", timeout = \"5s\" }}\n\
+         slow = {{ from = 0.1, up_to = \"60s\" }}",
+        source.address()
+    );
+    let rules = rule("ip = \"*\"", "[\"l\"]");
+    let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/m\"]", &quotas)));
+    let mut head = head(SHOULD_RATE_LIMIT);
+    head.headers_mut().insert("grpc-timeout", "4S".parse().unwrap());
+    align(Duration::from_mins(1), Duration::from_secs(12));
+    let mut caller = Caller::connect(gateway.decisions());
+    let begun = std::time::Instant::now();
+    let ended = caller.send(head, framed(&request(&[(&[("ip", ip)], Some(2))])).into(), true);
+    let took = begun.elapsed();
+    let answer = RateLimitResponse::decode(&ended.message[5..]).unwrap();
+    assert!(took >= Duration::from_secs(3), "{took:?} for the source and the hold together");
+    assert_eq!((answer.overall_code, answer.statuses[0].limit_remaining), (OK, 7), "{store}");
+    assert!(answer.statuses[0].duration_until_reset.unwrap().seconds <= 60, "{answer:?}");
+    gate.open();
+    assert_eq!(gateway.used("l", ip), 2, "{store}");
+    took < Duration::from_secs(4)
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, Reaction, headers};
-use crate::harness::{Client, Gateway, Peer, Upstream, closed_port, reply};
+use crate::harness::{Client, Gateway, Peer, Upstream, align, closed_port, reply};
 
 const PAGE: &str = include_str!("../../docs/decisions.md");
 const ENVOY: &str = concat!(
@@ -52,7 +53,8 @@ fn application() -> Upstream {
 #[ignore = "needs Envoy"]
 fn envoy_asks_and_answers_429() {
     let (gateway, upstream) = (gateway("[\"3/d\"]"), application());
-    let proxy = envoy(gateway.decisions(), &upstream, str::to_owned);
+    let more = |config: &str| replaced(config, "timeout: 0.25s", "timeout: 10s");
+    let proxy = envoy(gateway.decisions(), &upstream, more);
     let mut client = Client::connect(proxy.address);
     let first = client.get("/a?b=c");
     assert_eq!((first.status, first.text()), (200, "from the application"));
@@ -105,6 +107,7 @@ fn a_client_of_others_understands_the_answers() {
     let mut client = Command::new("python3");
     client.env("PYTHONPATH", root.join("target/envoy-data-plane"));
     client.arg(root.join("tests/it/envoy_client.py")).arg(gateway.decisions().to_string());
+    align(Duration::from_mins(1), Duration::from_secs(20));
     let output = client.stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -181,7 +181,7 @@ fn a_client_that_does_not_read_is_cut_off_and_delays_nobody() {
         }
         assert!(Instant::now() < end, "nobody was cut off");
     }
-    assert!(longest < Duration::from_secs(5), "an event came after {longest:?}");
+    assert!(longest < Duration::from_secs(9), "an event came after {longest:?}");
     let grown = gateway.memory("VmRSS").saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} more bytes");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Upstream, closed_port, reply, until};
 
@@ -129,7 +129,7 @@ fn garbage_and_silence_are_failures_too() {
     });
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     for bad in [garbage, silent] {
-        let more = format!("timeout = \"2s\"\n{NO_EJECTION}");
+        let more = format!("timeout = \"4s\"\n{NO_EJECTION}");
         let gateway = Gateway::start(&in_turns(&[bad.address(), good.address()], &more));
         assert_eq!(gateway.client().get("/").text(), "ok");
         assert_eq!(gateway.metric("gateway_upstream_retries_total"), Some(1.0));
@@ -237,16 +237,28 @@ fn one_client_with_requests_that_always_fail_leaves_a_part_of_the_budget_to_othe
         )
     });
     let more = format!("{NO_EJECTION}\n[upstreams.up.retry]\nbudget = 0.1");
-    let gateway = Gateway::start(&in_turns(&servers.each_ref().map(Upstream::address), &more));
-    let retries = || gateway.metric("gateway_upstream_retries_total");
-    let [mut bad, mut other] = [7, 8].map(|last| Client::connect_from([127, 0, 0, last].into(), gateway.http));
-    for _ in 0..60 {
-        assert_eq!(other.get("/good").status, 200);
-        bad.get("/bad").expect_problem(502);
+    let config = in_turns(&servers.each_ref().map(Upstream::address), &more);
+    // The gateway counts for ten seconds, and knows for two seconds whom it has answered.
+    let is_in_time = |longest: Duration, all: Duration| longest.as_millis() < 1900 && all.as_secs() < 9;
+    for attempt in 0..3 {
+        let gateway = Gateway::start(&config);
+        let retries = || gateway.metric("gateway_upstream_retries_total");
+        let [mut bad, mut other] = [7, 8].map(|last| Client::connect_from([127, 0, 0, last].into(), gateway.http));
+        let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+        for _ in 0..60 {
+            let asked = Instant::now();
+            assert_eq!(other.get("/good").status, 200);
+            bad.get("/bad").expect_problem(502);
+            longest = longest.max(asked.elapsed());
+        }
+        let by_one = retries();
+        (0..20).for_each(|_| other.get("/bad").expect_problem(502));
+        if attempt == 2 || is_in_time(longest, begun.elapsed()) {
+            assert_eq!(by_one, Some(15.0), "half of the thirty that are always allowed");
+            assert_eq!(retries(), Some(30.0));
+            return;
+        }
     }
-    assert_eq!(retries(), Some(15.0), "half of the thirty that are always allowed");
-    (0..20).for_each(|_| other.get("/bad").expect_problem(502));
-    assert_eq!(retries(), Some(30.0));
 }
 
 #[test]
@@ -331,7 +343,7 @@ fn two_servers_of_which_one_is_killed_under_load_fail_no_idempotent_request() {
     until("the load has begun", Duration::from_secs(10), || first.received().len() > 200);
     first.end();
     until("its failures are seen", Duration::from_secs(10), || {
-        gateway.metric("gateway_upstream_server_ejections_total") == Some(1.0)
+        gateway.metric("gateway_upstream_server_ejections_total") >= Some(1.0)
     });
     stop.store(true, Ordering::SeqCst);
     let counts = load

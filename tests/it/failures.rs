@@ -30,17 +30,17 @@ fn an_upstream_that_never_answers_is_504() {
     let asked = Instant::now();
     client.get("/").expect_problem(504);
     let waited = asked.elapsed();
-    assert!((Duration::from_millis(390)..Duration::from_secs(5)).contains(&waited), "{waited:?}");
+    assert!((Duration::from_millis(390)..Duration::from_secs(20)).contains(&waited), "{waited:?}");
 }
 
 #[test]
 fn a_body_may_take_longer_to_send_than_an_upstream_to_answer() {
     let up = Upstream::start(|received| reply(200, &received.body.len().to_string()));
-    let gateway = Gateway::start(&everything_to(&format!("\"http://{}\"", up.address()), "timeout = \"2s\""));
+    let gateway = Gateway::start(&everything_to(&format!("\"http://{}\"", up.address()), "timeout = \"4s\""));
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n");
     for _ in 0..5 {
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(900));
         client.send("x");
     }
     assert_eq!(client.response(false).text(), "5");
@@ -61,11 +61,11 @@ fn a_response_may_take_longer_than_its_head() {
         let _ = wire.head();
         let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n");
         for _ in 0..4 {
-            std::thread::sleep(Duration::from_millis(600));
+            std::thread::sleep(Duration::from_millis(1100));
             let _ = wire.write(b"x");
         }
     });
-    let gateway = Gateway::start(&everything_to(&format!("\"http://{}\"", up.address()), "timeout = \"2s\""));
+    let gateway = Gateway::start(&everything_to(&format!("\"http://{}\"", up.address()), "timeout = \"4s\""));
     assert_eq!(gateway.client().get("/").text(), "xxxx");
 }
 

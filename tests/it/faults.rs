@@ -326,10 +326,10 @@ fn time(client: &mut Client, key: &str) -> Duration {
 
 /// No request waits longer than it may, and none waits for a server that is known to be away.
 fn nobody_waits(software: Software, kind: Kind) {
-    const TIMEOUT: Duration = Duration::from_secs(3);
+    const TIMEOUT: Duration = Duration::from_secs(4);
     /// A request that waits for the server waits for all of `TIMEOUT`. A request that takes less than this has not
     /// waited, even on a busy machine.
-    const AT_ONCE: Duration = Duration::from_secs(2);
+    const AT_ONCE: Duration = Duration::from_millis(3500);
     let mut faulty = Faulty::start(software, kind);
     let policies = ["", "on_error = \"allow\"", "on_error = \"reject\""];
     let start = |(at, policy): (usize, &&'static str)| (faulty.gateway(&format!("p{at}"), TIMEOUT, policy), *policy);
@@ -347,7 +347,8 @@ fn nobody_waits(software: Software, kind: Kind) {
                 let most = if kind.is_silent() { TIMEOUT + AT_ONCE } else { AT_ONCE };
                 assert!(times.iter().all(|time| *time < most), "{policy}: later than {most:?}: {times:?}");
                 let longest = times.iter().max().unwrap();
-                assert_eq!(*longest >= AT_ONCE, kind.is_silent(), "{policy}: whether one has waited: {times:?}");
+                // If the machine stalls, a part of the wait may be over before they ask.
+                assert!(!kind.is_silent() || *longest >= TIMEOUT / 2, "{policy}: none has waited: {times:?}");
                 let slowest = one_by_one(gateway, &mut clients[0], kind);
                 assert!(slowest < AT_ONCE, "{policy}: {slowest:?}: somebody waits");
             });
@@ -368,7 +369,7 @@ fn at_once(clients: &mut [Client]) -> Vec<Duration> {
 #[track_caller]
 fn one_by_one(gateway: &Gateway, client: &mut Client, kind: Kind) -> Duration {
     let failures = || metric(gateway, "gateway_store_errors_total");
-    let (before, end) = (failures(), Instant::now() + 2 * PATIENCE);
+    let (before, end) = (failures(), Instant::now() + 4 * PATIENCE);
     let (mut at, mut slowest) = (0, Duration::ZERO);
     // An attempt may fail twice: when those who wait give it up, and when it ends.
     while at < 200 || kind.lasts() && failures() < before + 4.0 {

@@ -136,7 +136,7 @@ fn no_server_is_blamed_for_what_this_machine_lacks() {
         "workers = 1\nheader_timeout = \"60s\"",
         &format!(
             "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\neject = {{ failures = 1, for = \"60s\" }}\n\
-             health = {{ path = \"/\", interval = \"1s\", unhealthy_after = 1 }}\n\
+             health = {{ path = \"/\", interval = \"1s\", timeout = \"20s\", unhealthy_after = 1 }}\n\
              [[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
         ),
     );

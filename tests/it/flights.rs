@@ -32,7 +32,7 @@ fn begin(gateway: &Gateway) -> Client {
 
 #[track_caller]
 fn both_are_free(gateway: &Gateway) {
-    until("both places are free", Duration::from_secs(5), || {
+    until("both places are free", Duration::from_secs(20), || {
         let mut client = gateway.client();
         let answer = client.get("/free");
         answer.status == 200 && answer.headers.must("ratelimit").contains("r=1")

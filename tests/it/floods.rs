@@ -37,22 +37,27 @@ fn each_refusal_is_the_same_and_is_counted() {
             let rest = limited(&format!("header:{name}"), "3/d", "headers = \"both\"");
             let gateway = start(&format!("{store}{rest}"));
             let mut client = gateway.client();
-            let responses: Vec<_> =
-                (0..500).map(|_| (client.get_with("/", format!("{name}: 1\r\n")), unix().as_secs())).collect();
+            let mut ask = || {
+                let asked = unix().as_secs();
+                let response = client.get_with("/", format!("{name}: 1\r\n"));
+                (response, asked, unix().as_secs())
+            };
+            let responses: Vec<_> = (0..500).map(|_| ask()).collect();
             let (admitted, refused) = responses.split_at(3);
-            assert!(admitted.iter().all(|(response, _)| response.status == 200), "{store}");
+            assert!(admitted.iter().all(|(response, ..)| response.status == 200), "{store}");
             let names = |response: &Response| -> Vec<String> {
                 response.headers.0.iter().map(|(name, _)| name.clone()).collect()
             };
             let mut last = u64::MAX;
-            let (first, _) = &refused[0];
-            for (response, now) in refused {
+            let (first, ..) = &refused[0];
+            for (response, asked, answered) in refused {
                 response.expect_problem(429);
                 assert_eq!((response.anonymous(), names(response)), (first.anonymous(), names(first)));
                 let wait = number(response, "retry-after");
                 assert_eq!(wait, seconds(response));
                 assert!(wait <= last, "{wait} after {last}");
-                assert!(number(response, "x-ratelimit-reset").abs_diff(now + wait) <= 2, "{response:?}");
+                let reset = number(response, "x-ratelimit-reset");
+                assert!((asked + wait - 2..=answered + wait + 2).contains(&reset), "{response:?}");
                 last = wait;
             }
             for (metric, count) in [
@@ -66,8 +71,8 @@ fn each_refusal_is_the_same_and_is_counted() {
                 assert_eq!(gateway.metric(metric), Some(count), "{metric}, {name}, {store}");
             }
             if let Some(remembered) = gateway.metric("gateway_store_remembered_total") {
-                // Memcached decides the first refusal, or the first two.
-                assert!((495.0..497.0).contains(&remembered), "{remembered}");
+                // Memcached decides the first refusal, or the first two, and a later one after each five seconds.
+                assert!((490.0..497.0).contains(&remembered), "{remembered}");
             }
         }
     });
@@ -101,7 +106,9 @@ fn the_date_and_the_wait_change_with_time() {
     let before = Instant::now();
     assert_eq!(client.get("/").status, 200);
     let (begun, mut waits, mut dates) = (Instant::now(), BTreeSet::new(), BTreeSet::new());
-    while begun.elapsed() < Duration::from_secs(3) {
+    let has_changed = |values: &BTreeSet<u64>| values.len() >= 2;
+    while begun.elapsed() < Duration::from_secs(3) || !has_changed(&waits) || !has_changed(&dates) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{waits:?}, {dates:?}");
         let (asked, since) = (Instant::now(), unix());
         let response = client.get("/");
         let (wait, date) = (number(&response, "retry-after"), response.headers.must("date").to_owned());
@@ -115,7 +122,6 @@ fn the_date_and_the_wait_change_with_time() {
         waits.insert(wait);
         dates.insert(second);
     }
-    assert!(waits.len() >= 2 && dates.len() >= 2, "{waits:?}, {dates:?}");
 }
 
 #[test]
@@ -208,7 +214,8 @@ mod alone {
             let gateway = quiet(&format!("{store}{}", limited("header:k", "5/s", "")));
             let (mut same, mut other) = (gateway.client(), gateway.client());
             let (begun, mut admitted, mut count) = (Instant::now(), [0_u32; 2], 0);
-            while begun.elapsed() < Duration::from_secs(3) {
+            let is_over = |time: Duration, count: u32| time.as_secs() >= 60 || time.as_secs() >= 3 && count >= 12;
+            while !is_over(begun.elapsed(), admitted[0]) {
                 count += 1;
                 admitted[0] += u32::from(same.call(get("k: same\r\n")).status == 200);
                 admitted[1] += u32::from(other.call(get(&format!("k: other\r\nn: {count}\r\n"))).status == 200);
@@ -238,11 +245,11 @@ mod alone {
                 });
             }
             let rejected = "gateway_limit_decisions_total{limit=\"l\",decision=\"rejected\"}";
-            crate::harness::until("all are at it", Duration::from_secs(10), || gateway.metric(rejected) > Some(1000.0));
+            crate::harness::until("all are at it", Duration::from_secs(20), || gateway.metric(rejected) > Some(1000.0));
             gateway.signal(Signal::TERM);
             let asked = Instant::now();
             assert_eq!(gateway.wait_exit().code(), Some(0));
-            assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+            assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
         });
     }
 }

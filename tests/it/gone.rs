@@ -1,7 +1,7 @@
 //! Clients that go away while there are unread bytes after their request. The bytes must not hide this.
 
+use std::io::Result;
 use std::net::Shutdown;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::harness::{Client, Framing, Gateway, Upstream, reply, until};
+use crate::half_close::{CLOSED, unless_stalled};
+use crate::harness::{Client, Framing, Gateway, Upstream, align, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a client that has closed its side counts as present, on a busy machine.
-const CLOSED: Range<Duration> = Duration::from_millis(950)..Duration::from_secs(5);
-/// Never answers, and reports the request and the end of each connection.
-fn silent() -> (Upstream, Receiver<(String, Instant)>) {
+/// Never answers, and reports the end of each connection with a request.
+fn silent() -> (Upstream, Receiver<Instant>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     let up = Upstream::raw(move |mut wire, _| {
-        let Ok(Some((request, _))) = wire.head() else { return };
+        let Ok(Some(_)) = wire.head() else { return };
         wire.rest();
-        let _ = tell.lock().unwrap().send((request, Instant::now()));
+        let _ = tell.lock().unwrap().send(Instant::now());
     });
     (up, told)
 }
@@ -49,20 +49,21 @@ fn behind() -> [String; 4] {
     [String::new(), "G".to_owned(), ASK.repeat(3), "x".repeat(100_000)]
 }
 
-/// Clients reset their connections. The gateway notices each before it would notice a half close just before.
+/// Clients reset their connections. The gateway notices each sooner than it would notice a half close.
 #[track_caller]
 fn is_noticed_at_once(reset: fn(Client)) {
     let (up, ended) = silent();
     let gateway = Gateway::start(&up.everything());
     for behind in behind() {
-        let closed = waiting(&gateway, &up, "GET /closed HTTP/1.1\r\nHost: a\r\n\r\n", "");
-        let client = waiting(&gateway, &up, ASK, &behind);
-        closed.wire.stream().shutdown(Shutdown::Write).unwrap();
-        reset(client);
-        for expected in ["GET / HTTP/1.1", "GET /closed HTTP/1.1"] {
-            let (request, _) = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
-            assert_eq!(request, expected, "with {} bytes behind the request", behind.len());
-        }
+        let noticed_after = || {
+            let client = waiting(&gateway, &up, ASK, &behind);
+            let gone = Instant::now();
+            reset(client);
+            ended.recv_timeout(PATIENCE).expect("the upstream is not released") - gone
+        };
+        // It is noticed late each time, unless the machine stalled.
+        let is_soon = (0..3).any(|_| noticed_after() < CLOSED.start);
+        assert!(is_soon, "it is noticed late with {} bytes behind the request", behind.len());
     }
 }
 
@@ -74,7 +75,7 @@ fn a_client_that_closes_is_noticed_behind_unread_bytes() {
         let client = waiting(&gateway, &up, ASK, &behind);
         let gone = Instant::now();
         drop(client);
-        let (_, end) = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
+        let end = ended.recv_timeout(PATIENCE).expect("the upstream is not released");
         assert!(CLOSED.contains(&(end - gone)), "{:?} with {} bytes behind the request", end - gone, behind.len());
     }
 }
@@ -106,8 +107,8 @@ fn its_place_in_flight_is_free_again() {
     let first = waiting(&gateway, &up, ASK, "G");
     assert_eq!(second.get("/own").status, 429, "its place is taken");
     drop(first);
-    until("its place is free", Duration::from_secs(5), || second.get("/own").status == 200);
-    assert_eq!(gateway.metric("gateway_connections"), Some(1.0));
+    until("its place is free", PATIENCE, || second.get("/own").status == 200);
+    until("its connection is closed", PATIENCE, || gateway.metric("gateway_connections") == Some(1.0));
 }
 
 #[test]
@@ -116,14 +117,15 @@ fn an_unread_body_does_not_hide_it_either() {
     let (up, _) = silent();
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
     let gateway = Gateway::start(&format!("{limit}{}{route}", up.section()));
+    align(Duration::from_mins(1), Duration::from_secs(15));
     let mut first = gateway.client();
     first.send(ASK);
     up.wait_connections(1);
     let mut held = gateway.client();
     held.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000)));
-    until("it is held", Duration::from_secs(5), || gateway.metric("gateway_requests_held") == Some(1.0));
+    until("it is held", PATIENCE, || gateway.metric("gateway_requests_held") == Some(1.0));
     drop(held);
-    until("it is not held any more", Duration::from_secs(5), || gateway.metric("gateway_requests_held") == Some(0.0));
+    until("it is not held any more", PATIENCE, || gateway.metric("gateway_requests_held") == Some(0.0));
 }
 
 #[test]
@@ -137,13 +139,23 @@ fn an_interim_response_is_not_the_beginning_of_a_response() {
     up.wait_connections(1);
     let gone = Instant::now();
     drop(client);
-    let (_, end) = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
+    let end = ended.recv_timeout(PATIENCE).expect("the upstream is not released");
     assert!(CLOSED.contains(&(end - gone)), "{:?}", end - gone);
 }
 
 #[test]
 fn a_body_that_the_upstream_reads_slowly_is_sent_completely() {
-    const LENGTH: usize = 8 << 20;
+    unless_stalled(|| {
+        let (taken, text) = read_slowly()?;
+        assert_eq!((taken, &*text), (LENGTH, "all of it"));
+        Ok(())
+    });
+}
+
+const LENGTH: usize = 8 << 20;
+
+/// Returns how much the upstream has read, and what it answers.
+fn read_slowly() -> Result<(usize, String)> {
     let taken = Arc::new(Mutex::new(0));
     let count = Arc::clone(&taken);
     let up = Upstream::raw(move |mut wire, _| {
@@ -165,11 +177,12 @@ fn a_body_that_the_upstream_reads_slowly_is_sent_completely() {
     });
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
-    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
-    client.send(vec![b'x'; LENGTH]);
-    client.wire.stream().shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.response(false).text(), "all of it");
-    assert_eq!(*taken.lock().unwrap(), LENGTH);
+    client.wire.write(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes())?;
+    client.wire.write("x".repeat(LENGTH).as_bytes())?;
+    client.wire.stream().shutdown(Shutdown::Write)?;
+    let text = client.try_response(false)?.text().to_owned();
+    let taken = *taken.lock().unwrap();
+    Ok((taken, text))
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Server {
 }
 
 fn routed(address: SocketAddr, more: &str) -> String {
-    let upstream = format!("[upstreams.up]\nservers = [\"http://{address}\"]\nhttp2 = true\ntimeout = \"1s\"\n");
+    let upstream = format!("[upstreams.up]\nservers = [\"http://{address}\"]\nhttp2 = true\ntimeout = \"4s\"\n");
     format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n{more}\n")
 }
 
@@ -133,7 +133,7 @@ fn other_failures_have_their_codes() {
     let gateway = Gateway::start(&format!("{limit}{}", routed(away, "limits = [\"l\"]")));
     assert_eq!(call(&gateway, &["Unary", "1"])["code"], "INVALID_ARGUMENT");
     let silent = Upstream::raw(|wire, _| {
-        std::thread::sleep(Duration::from_secs(10));
+        std::thread::sleep(Duration::from_secs(30));
         drop(wire);
     });
     let gateway = Gateway::start(&routed(silent.address(), ""));
@@ -155,7 +155,7 @@ fn a_deadline_cuts_the_call_of_the_upstream() {
         "--header",
         "te: trailers",
         "--header",
-        "grpc-timeout: 500m",
+        "grpc-timeout: 2S",
     ]);
     curl.args(["--data-binary", "@-", &format!("http://{}/test.Echo/Late", gateway.http)]);
     let mut child = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -163,16 +163,16 @@ fn a_deadline_cuts_the_call_of_the_upstream() {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("HTTP/2 200") && text.contains("first"), "{text}");
-    assert!(begun.elapsed() < Duration::from_secs(10) && begun.elapsed() >= Duration::from_millis(500));
+    assert!((Duration::from_secs(2)..Duration::from_secs(15)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert_eq!(server.line(), "cancelled");
     let line = gateway.wait_log("the end", |line| line["reason"] == "grpc_timeout");
     assert_eq!(line["outcome"], "abandoned");
     // Before the response begins, the gateway itself reports the timeout.
     let silent = Upstream::raw(|wire, _| {
-        std::thread::sleep(Duration::from_secs(10));
+        std::thread::sleep(Duration::from_secs(30));
         drop(wire);
     });
-    let upstream = routed(silent.address(), "").replace("\"1s\"", "\"1h\"");
+    let upstream = routed(silent.address(), "").replace("\"4s\"", "\"1h\"");
     let gateway = Gateway::start(&upstream);
     let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nGrpc-Timeout: 100m\r\nContent-Length: 0\r\n\r\n";
     let response = gateway.client().call(request);

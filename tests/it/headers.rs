@@ -1,10 +1,11 @@
 //! The headers of a limit in responses, in the styles of the draft and of GitHub, and the rejection itself.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use sfv::{BareItem, List, ListEntry, Parser};
 
-use crate::harness::{Gateway, Response, unix};
+use crate::harness::{Gateway, Response, align, unix};
 
 fn config(limit: &str) -> String {
     format!(
@@ -85,6 +86,7 @@ fn a_limit_of_one_rate_has_its_own_name() {
 fn every_rate_has_a_policy() {
     let gateway = Gateway::start(&config("rates = [\"2/10m\", \"30/h\", \"400/7d\"]"));
     let mut client = gateway.client();
+    align(Duration::from_mins(10), Duration::from_secs(10));
     for status in [200, 200, 429] {
         let response = client.get("/");
         assert_eq!(response.status, status);

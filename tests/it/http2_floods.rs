@@ -5,8 +5,8 @@ use std::thread::{JoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
 use crate::harness::http2::{
-    ACK, CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frame, RawHttp2, Reaction, block, frame, headers, kind,
-    setting,
+    ACK, CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frame, PREFACE, RawHttp2, Reaction, block, frame, headers,
+    kind, setting,
 };
 use crate::harness::{Gateway, Upstream, receive, reply, until};
 
@@ -44,27 +44,28 @@ impl Target {
         Self { gateway, memory, _up: up }
     }
 
-    /// Runs `attack` in several threads, while another client sends requests.
+    /// Runs `attack` in several threads, and tells whether another client was served soon meanwhile.
     #[track_caller]
-    fn attacked<T: Send>(&self, attack: impl Fn(&Gateway) -> T + Sync) -> Vec<T> {
+    fn attacked<T: Send>(&self, attack: impl Fn(&Gateway) -> T + Sync) -> (Vec<T>, bool) {
         let over = AtomicBool::new(false);
         let begun = Instant::now();
         (0..100).for_each(|_| assert_eq!(self.gateway.client().get("/own").status, 200));
         let most = MOST_WAIT + 10 * begun.elapsed();
-        let (ended, (slowest, count)) = scope(|scope| {
+        let (ended, slowest) = scope(|scope| {
             let others = scope.spawn(|| {
-                let (mut slowest, mut count) = (Duration::ZERO, 0);
-                while !over.load(Ordering::SeqCst) {
+                let mut slowest = Duration::ZERO;
+                loop {
                     for path in ["/", "/own"] {
                         let begun = Instant::now();
                         let response = self.gateway.client().get(path);
                         assert_eq!(response.status, 200, "{response:?}");
                         slowest = slowest.max(begun.elapsed());
-                        count += 1;
+                    }
+                    if over.load(Ordering::SeqCst) {
+                        break slowest;
                     }
                     sleep(Duration::from_millis(10));
                 }
-                (slowest, count)
             });
             let attackers: Vec<_> = (0..ATTACKERS).map(|_| scope.spawn(|| attack(&self.gateway))).collect();
             let ended: Vec<_> = attackers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
@@ -73,11 +74,21 @@ impl Target {
             (ended.into_iter().map(Result::unwrap).collect(), others)
         });
         println!("another client waited {slowest:?} of {most:?}");
-        assert!(count > 0 && slowest < most, "another client waited {slowest:?}, longer than {most:?}");
         let grown = self.gateway.memory("VmHWM").saturating_sub(self.memory);
         assert!(grown < MOST_MEMORY, "{} MiB more were resident", grown >> 20);
-        ended
+        (ended, slowest < most)
     }
+}
+
+/// Attacks a new target, and up to two more if another client waits too long, as on a machine that stalls.
+#[track_caller]
+fn attacked<T: Send>(start: impl Fn() -> Target, attack: impl Fn(&Gateway) -> T + Sync) -> (Target, Vec<T>) {
+    let once = |_| {
+        let target = start();
+        let (ended, is_served_soon) = target.attacked(&attack);
+        is_served_soon.then_some((target, ended))
+    };
+    (0..3).find_map(once).expect("another client is served soon")
 }
 
 /// Answers nothing on this path.
@@ -136,16 +147,19 @@ fn requests_that_are_reset_when_their_bodies_are_wanted() {
 #[test]
 fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_in_flight() {
     let up = never_answering("/");
-    let gateway = Gateway::with_server("header_timeout = \"1s\"", &up.everything());
+    let gateway = Gateway::with_server("header_timeout = \"2s\"", &up.everything());
+    let send = |begun: &[u8]| {
+        let mut client = RawHttp2::bare(gateway.http);
+        let settings = frame(kind::SETTINGS, 0, 0, b"");
+        // Together, because the time of a head begins with the connection.
+        client.send(&[PREFACE, &settings, &headers(1, END_STREAM, GET), begun].concat()).unwrap();
+        client
+    };
     for begun in [frame(kind::HEADERS, END_STREAM, 3, &block(GET)), headers(3, END_STREAM, GET)[..20].to_vec()] {
-        let mut client = RawHttp2::connect(gateway.http, &[]);
-        client.send(&headers(1, END_STREAM, GET)).unwrap();
-        client.send(&begun).unwrap();
-        assert_eq!(client.ending(), Reaction::GoAway(ENHANCE_YOUR_CALM));
+        assert_eq!(send(&begun).ending(), Reaction::GoAway(ENHANCE_YOUR_CALM));
     }
     // Without this frame, the request stays in flight.
-    let mut client = RawHttp2::connect(gateway.http, &[]);
-    client.send(&headers(1, END_STREAM, GET)).unwrap();
+    let mut client = send(b"");
     let end = Instant::now() + Duration::from_secs(3);
     while let Ok(frame) = client.next(end) {
         assert!(frame.is_some_and(|frame| frame.kind == kind::SETTINGS || frame.kind == kind::WINDOW_UPDATE));
@@ -186,12 +200,12 @@ mod alone {
     /// Fails unless the connection of such a flood ends with ENHANCE_YOUR_CALM, and the metrics count that.
     #[track_caller]
     fn calmed(next: impl Fn(u32) -> Vec<u8> + Clone + Send + Sync + 'static) {
-        let target = Target::start("", Upstream::start(|_| reply(200, "hello")));
-        let ended = target.attacked(|gateway| flood(gateway, &[], next.clone()));
+        let start = || Target::start("", Upstream::start(|_| reply(200, "hello")));
+        let (target, ended) = attacked(start, |gateway| flood(gateway, &[], next.clone()));
         assert_eq!(ended, [Reaction::GoAway(ENHANCE_YOUR_CALM); ATTACKERS]);
         let metric = "gateway_http2_connection_errors_total{error=\"enhance_your_calm\"}";
         let count = f64::from(u32::try_from(ATTACKERS).unwrap());
-        until("they are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(count));
+        until("they are counted", Duration::from_secs(20), || target.gateway.metric(metric) == Some(count));
     }
 
     #[test]
@@ -240,9 +254,9 @@ mod alone {
         let upstream = format!("[upstreams.never]\nservers = [\"http://{}\"]\n", never.address());
         let waits = "max_in_flight = 1\nmax_waiting = 1000\nmax_wait = \"60s\"\n";
         let route = "[[routes]]\npath = \"/never\"\nupstream = \"never\"\n";
-        let up = Upstream::start(|_| reply(200, "hello"));
-        let target = Target::with_routes("", up, &format!("{upstream}{waits}{route}"));
-        let ended = target.attacked(|gateway| {
+        let routes = format!("{upstream}{waits}{route}");
+        let start = || Target::with_routes("", Upstream::start(|_| reply(200, "hello")), &routes);
+        let (_target, ended) = attacked(start, |gateway| {
             let begun = Instant::now();
             let mut client = RawHttp2::connect(gateway.http, &[]);
             let get = [&GET[..3], &[(b":path", b"/never")]].concat();
@@ -333,11 +347,13 @@ mod alone {
         let get = [&GET[..3], &[(b":path", b"/large")]].concat();
         // No stream gets more window than this.
         for window in [0, 1, 20_000] {
-            let large = "x".repeat(64 << 10);
-            let up =
-                Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
-            let target = Target::start("body_timeout = \"1s\"", up);
-            let resets = target.attacked(|gateway| {
+            let start = || {
+                let large = "x".repeat(64 << 10);
+                let body = move |target: &str| if target == "/large" { large.clone() } else { "hello".to_owned() };
+                let up = Upstream::start(move |request| reply(200, &body(&request.target)));
+                Target::start("body_timeout = \"1s\"", up)
+            };
+            let (target, resets) = attacked(start, |gateway| {
                 let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
                 client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).unwrap();
                 (0..250).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
@@ -346,14 +362,14 @@ mod alone {
             });
             assert!(resets.concat().iter().all(|code| u32::from(*code) == CANCEL), "{resets:?}");
             let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
-            until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
+            until("all are counted", Duration::from_secs(20), || target.gateway.metric(metric) == Some(1000.0));
         }
     }
 
     #[test]
     fn streams_whose_bodies_do_not_come() {
-        let target = Target::start("body_timeout = \"1s\"", Upstream::start(|_| reply(200, "hello")));
-        let answers = target.attacked(|gateway| {
+        let start = || Target::start("body_timeout = \"1s\"", Upstream::start(|_| reply(200, "hello")));
+        let (target, answers) = attacked(start, |gateway| {
             let mut client = RawHttp2::connect(gateway.http, &[]);
             (0..250).for_each(|number| client.send(&headers(2 * number + 1, 0, POST)).unwrap());
             (0..250).map(|_| client.find("answer", |frame| frame.kind == kind::HEADERS)).count()
@@ -361,21 +377,21 @@ mod alone {
         assert_eq!(answers, [250; ATTACKERS]);
         // Some may have found no place in the queue of the upstream's socket.
         let failed = || target.gateway.metric("gateway_request_failures_total") == Some(1000.0);
-        until("all are counted", Duration::from_secs(5), failed);
+        until("all are counted", Duration::from_secs(20), failed);
     }
 
     #[test]
     fn connections_on_which_nothing_comes() {
         const CONNECTIONS: usize = 250;
         let server = "header_timeout = \"2s\"\nidle_timeout = \"2s\"";
-        let target = Target::start(server, Upstream::start(|_| reply(200, "hello")));
-        // Half of them have had a request, and all of them send pings.
-        let endings = target.attacked(|gateway| {
+        let start = || Target::start(server, Upstream::start(|_| reply(200, "hello")));
+        // Half of them have had a request, and all of them send pings. On a slow machine some may end before that.
+        let (_target, endings) = attacked(start, |gateway| {
             let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| RawHttp2::connect(gateway.http, &[])).collect();
-            clients.iter_mut().step_by(2).for_each(|client| client.send(&headers(1, END_STREAM, GET)).unwrap());
+            clients.iter_mut().step_by(2).for_each(|client| _ = client.send(&headers(1, END_STREAM, GET)));
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(1) {
-                clients.iter_mut().for_each(|client| client.send(&frame(kind::PING, 0, 0, b"gateway!")).unwrap());
+                clients.iter_mut().for_each(|client| _ = client.send(&frame(kind::PING, 0, 0, b"gateway!")));
                 sleep(Duration::from_millis(200));
             }
             clients.iter_mut().map(|client| client.find("GOAWAY", |frame| frame.kind == kind::GOAWAY).payload[7]).max()

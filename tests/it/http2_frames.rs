@@ -444,7 +444,7 @@ fn a_head_that_is_too_large_is_431_and_is_counted() {
     assert_eq!(up.received().len(), 2);
     drop(client);
     let counted = || gateway.metric("gateway_http2_requests_refused_total") == Some(1.0);
-    until("it is counted", Duration::from_secs(5), counted);
+    until("it is counted", Duration::from_secs(20), counted);
 }
 
 /// A client that has agreed on HTTP/2 in TLS.

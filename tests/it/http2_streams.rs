@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::SendStream;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
 
-use crate::harness::http2::{CANCEL, END_STREAM, RawHttp2, Reaction, frame, get, headers, kind};
+use crate::harness::http2::{CANCEL, END_STREAM, Frame, RawHttp2, Reaction, frame, get, headers, kind};
+use crate::harness::http2_server::read;
 use crate::harness::{Framing, Gateway, Upstream, reply, until};
 
 const PIECE: usize = 16 << 10;
@@ -74,6 +75,14 @@ fn uploads_that_are_held_keep_no_other_from_coming() {
     }
 }
 
+/// Of a response, whose body is read.
+async fn status(response: ResponseFuture) -> u16 {
+    let response = response.await.unwrap();
+    let status = response.status().as_u16();
+    read(response.into_body()).await.unwrap();
+    status
+}
+
 /// Ignores requests for `/held` until the returned value is dropped. Then it answers them like all others: with the
 /// length of their bodies.
 fn holding() -> (Upstream, Sender<()>) {
@@ -95,13 +104,13 @@ fn holding() -> (Upstream, Sender<()>) {
     (up, end)
 }
 
-/// Sends as much as the gateway takes, up to `most` bytes. Returns how much that was once the gateway takes no more for a
-/// while.
-async fn send(stream: &mut SendStream<Bytes>, most: usize) -> usize {
+/// Sends as much as the gateway takes, up to `most` bytes. Returns how much that was once the gateway takes no more for
+/// `patience`.
+async fn send(stream: &mut SendStream<Bytes>, most: usize, patience: Duration) -> usize {
     let mut sent = 0;
     while sent < most {
         stream.reserve_capacity(PIECE);
-        let capacity = tokio::time::timeout(Duration::from_secs(1), poll_fn(|cx| stream.poll_capacity(cx))).await;
+        let capacity = tokio::time::timeout(patience, poll_fn(|cx| stream.poll_capacity(cx))).await;
         let Ok(capacity) = capacity else { break };
         let length = capacity.unwrap().unwrap().min(most - sent);
         stream.send_data(vec![b'x'; length].into(), false).unwrap();
@@ -115,27 +124,25 @@ fn each_request_has_its_own_time_limits_and_its_own_line() {
     let (up, _end) = holding();
     let gateway = Gateway::with_server(
         "body_timeout = \"1s\"",
-        &format!("{}timeout = \"2s\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section()),
+        &format!("{}timeout = \"4s\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section()),
     );
-    let request = |stream: u32, flags: u8, method: &[u8], path: &[u8]| {
-        headers(stream, flags, &[(b":method", method), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)])
-    };
-    let mut client = RawHttp2::connect(gateway.http, &[]);
-    client.send(&request(1, END_STREAM, b"GET", b"/held")).unwrap();
-    client.send(&request(3, 0, b"POST", b"/body")).unwrap();
-    for stream in (5..25).step_by(2) {
-        client.send(&request(stream, END_STREAM, b"GET", b"/")).unwrap();
-        assert_eq!(client.reaction(stream), Reaction::Status(200));
-    }
-    assert_eq!(client.reaction(3), Reaction::Status(408));
-    client.send(&request(25, END_STREAM, b"GET", b"/")).unwrap();
-    assert_eq!(client.reaction(25), Reaction::Status(200));
-    assert_eq!(client.reaction(1), Reaction::Status(504));
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let (held, _) = client.send_request(post("/held"), true).unwrap();
+        let (bodiless, _body) = client.send_request(post("/body"), false).unwrap();
+        for _ in 0..10 {
+            assert_eq!(status(client.send_request(post("/"), true).unwrap().0).await, 200);
+        }
+        assert_eq!(bodiless.await.unwrap().status(), 408);
+        assert_eq!(status(client.send_request(post("/"), true).unwrap().0).await, 200);
+        assert_eq!(held.await.unwrap().status(), 504);
+    });
     for (path, status, reason) in [("/body", 408, "body_timeout"), ("/held", 504, "timeout")] {
         gateway.wait_log(path, |line| line["path"] == path && line["status"] == status && line["reason"] == reason);
     }
-    let answered = gateway.log().iter().filter(|line| line.contains("\"path\":\"/\"")).count();
-    assert_eq!(answered, 11);
+    let answered = || gateway.log().iter().filter(|line| line.contains("\"path\":\"/\"")).count();
+    until("all have their lines", Duration::from_secs(20), || answered() >= 11);
+    assert_eq!(answered(), 11);
 }
 
 #[test]
@@ -162,12 +169,16 @@ fn the_end_of_a_response_that_is_not_read_is_no_exception() {
     // Some clients grant nothing, and others all but one byte.
     for (path, window) in [("/5000", 0), ("/5001", 5000), ("/10240", 0), ("/10241", 10_240)] {
         let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
+        client.send(&[get(1, path), get(3, path)].concat()).unwrap();
+        let is_wanted = |frame: &Frame| [kind::HEADERS, kind::RST_STREAM].contains(&frame.kind);
+        // Those of one stream come before, between or after those of the other.
+        let frames = [(); 4].map(|()| client.find("response or reset", is_wanted));
         for stream in [1, 3] {
-            client.send(&get(stream, path)).unwrap();
-            assert_eq!(client.reaction(stream), Reaction::Status(200), "{path}");
-        }
-        for stream in [1, 3] {
-            assert_eq!(client.reaction(stream), Reaction::Reset(CANCEL), "{path}");
+            let of: Vec<_> = frames.iter().filter(|frame| frame.stream == stream).collect();
+            let kinds: Vec<_> = of.iter().map(|frame| frame.kind).collect();
+            assert_eq!(kinds, [kind::HEADERS, kind::RST_STREAM], "{path}");
+            // In the static table of HPACK, this is the status 200.
+            assert_eq!((of[0].payload[0], &of[1].payload[..]), (0x88, &CANCEL.to_be_bytes()[..]), "{path}");
         }
         let line = gateway.wait_log("the request", |line| line["path"] == path);
         assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
@@ -207,7 +218,7 @@ fn responses_that_wait_keep_no_window_of_their_requests() {
                 }
             };
             // The responses end only when the upstream is late.
-            tokio::time::timeout(Duration::from_secs(5), granted).await.expect("there is window");
+            tokio::time::timeout(Duration::from_secs(20), granted).await.expect("there is window");
             // The end comes together with the whole body.
             stream.send_data(vec![b'x'; PIECE].into(), true).unwrap();
             waiting.push(response.await.unwrap());
@@ -226,13 +237,13 @@ fn an_upstream_that_does_not_read_stops_its_clients_and_no_others() {
         let mut held = Vec::new();
         for _ in 0..3 {
             let (response, mut stream) = client.send_request(post("/held"), false).unwrap();
-            let sent = send(&mut stream, MOST).await;
+            let sent = send(&mut stream, MOST, Duration::from_secs(1)).await;
             assert!(sent < MOST, "the gateway keeps everything");
             held.push((response, stream, sent));
         }
         for _ in 0..10 {
             let (response, mut stream) = client.send_request(post("/"), false).unwrap();
-            assert_eq!(send(&mut stream, 1 << 20).await, 1 << 20);
+            assert_eq!(send(&mut stream, 1 << 20, Duration::from_secs(20)).await, 1 << 20);
             stream.send_data(Bytes::new(), true).unwrap();
             let mut body = response.await.unwrap().into_body();
             assert_eq!(body.data().await.unwrap().unwrap(), "1048576");
@@ -353,5 +364,5 @@ fn an_expectation_is_dropped_and_the_body_is_read() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "3000000");
     let request = up.received().remove(0);
     assert_eq!((request.headers.get("expect"), request.headers.must("content-length")), (None, "3000000"));
-    until("it is counted", Duration::from_secs(5), || gateway.metric("gateway_requests_total") == Some(1.0));
+    until("it is counted", Duration::from_secs(20), || gateway.metric("gateway_requests_total") == Some(1.0));
 }

@@ -16,7 +16,7 @@ use crate::stores::{Bench, SECOND, everywhere, limit, raised, strategies};
 
 /// How long a gateway refuses from memory, without asking whether the key was reset.
 const RECHECK: u64 = 5 * SECOND;
-const LONG: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_key_shows_what_is_decided_by_and_is_charged_nothing() {
@@ -232,7 +232,7 @@ fn who_asks_a_server_that_is_frozen_is_told(software: Software) {
     let begun = Instant::now();
     assert_eq!(bench.peek(&limit, key, 0), Err(Away));
     assert_eq!(bench.reset(&limit, key, 0), Err(Away));
-    assert!(begun.elapsed() < 3 * LONG, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
     server.signal(Signal::CONT);
     until("it answers again", LONG, || bench.reset(&limit, key, 0).is_ok());
     assert_eq!(bench.burst(&limit, key, 20, 0), 10);

@@ -106,7 +106,8 @@ fn the_limit_that_refuses_longest_decides() {
 #[test]
 fn the_end_of_a_ban_has_jitter_unless_it_is_a_secret() {
     let ban = |respond: &str| {
-        format!("retry_jitter = \"50%\"\nban = {{ after = 1, within = \"1h\", for = \"1h\", respond = \"{respond}\" }}")
+        let ban = format!("ban = {{ after = 1, within = \"1h\", for = \"1h\", respond = \"{respond}\" }}");
+        jitter("50%") + &ban
     };
     let gateway = Gateway::start(&limited("header:x-key", "1/1m", &ban("reject")));
     // Each ban begins now, so an exact client would be told nearly the same.

@@ -204,7 +204,7 @@ fn odd_values_count_apart_in_a_shared_store(software: Software) {
     odd_values_count_apart(&server.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
     // Admissions are written a moment later.
     let all = odd_values().len() as u64;
-    until("all are counted", Duration::from_secs(5), || server.items() >= all);
+    until("all are counted", Duration::from_secs(20), || server.items() >= all);
 }
 
 with_each_server! {

@@ -1,23 +1,29 @@
 //! The process from start to end: listening addresses, reports, and what ends it.
 
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
 
 use crate::harness::{Client, Gateway, Upstream, reply, run_with_handles};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A port that was free for both families a moment ago; `None` without IPv6.
-fn free_port() -> Option<u16> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
-    Some(listener.local_addr().unwrap().port())
+/// A port of both families, which no other process gets while the socket is open; `None` without IPv6.
+fn reserved_port() -> Option<(Socket, u16)> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None).ok()?;
+    socket.set_only_v6(false).unwrap();
+    // The gateway has this option, too, so it can listen on the port.
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).ok()?;
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    Some((socket, address.port()))
 }
 
 #[test]
 fn the_gateway_can_listen_on_both_wildcards_of_a_port() {
-    let Some(port) = free_port() else { return };
+    let Some((_held, port)) = reserved_port() else { return };
     let listen = format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
     let _gateway = Gateway::with_server(&listen, FIXED);
     for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
@@ -27,7 +33,7 @@ fn the_gateway_can_listen_on_both_wildcards_of_a_port() {
 
 #[test]
 fn the_wildcard_of_ipv6_alone_accepts_ipv4_too() {
-    let Some(port) = free_port() else { return };
+    let Some((_held, port)) = reserved_port() else { return };
     let _gateway = Gateway::with_server(&format!("listen = \"[::]:{port}\""), FIXED);
     for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
         assert_eq!(Client::connect(address).get("/").status, 200, "{address}");
@@ -36,9 +42,9 @@ fn the_wildcard_of_ipv6_alone_accepts_ipv4_too() {
 
 #[test]
 fn requests_are_served_while_it_reports_not_ready() {
-    const DELAY: Duration = Duration::from_secs(5);
+    const DELAY: Duration = Duration::from_secs(8);
     let up = Upstream::start(|_| reply(200, ""));
-    let mut gateway = Gateway::with_server("drain_delay = \"5s\"", &up.everything());
+    let mut gateway = Gateway::with_server("drain_delay = \"8s\"", &up.everything());
     let mut known = gateway.client();
     assert_eq!(known.get("/").status, 200);
     assert_eq!(gateway.admin("/readyz").status, 200);

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Response, Software, align, every_store, unix, until, with_each_server};
 
-const WINDOW: Duration = Duration::from_secs(10);
-
 fn route(name: &str, limits: &str) -> String {
     format!("[[routes]]\npath = \"/{name}\"\nlimits = [{limits}]\nrespond = {{ status = 200, body = \"in\" }}\n")
 }
@@ -42,7 +40,7 @@ fn a_second_gateway_sees_what_the_first_admitted(software: Software) {
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     assert_eq!(statuses(&mut gateways[0].client(), "/in", 3), [200; 3]);
     // Increments arrive a moment after the answer.
-    sleep(Duration::from_millis(300));
+    until("all are counted", Duration::from_secs(20), || server.counted() == 3);
     assert_eq!(statuses(&mut gateways[1].client(), "/in", 3), [200, 200, 429]);
 }
 
@@ -83,18 +81,30 @@ fn retry_after(rejected: &Response) -> u64 {
 
 #[test]
 fn the_previous_bucket_counts_by_its_share() {
-    let gateway = Gateway::start(&(limit("l", "\"10/4s\"") + &route("in", "\"l\"")));
-    let mut client = gateway.client();
     let window = Duration::from_secs(4);
-    align(window, Duration::from_millis(3900));
-    assert_eq!(statuses(&mut client, "/in", 11).iter().filter(|status| **status == 200).count(), 10);
-    align(window, window);
-    sleep(Duration::from_secs(2));
-    // Half of the next window has passed, so about half of the ten still count.
-    let tenths = || unix().as_millis() % window.as_millis() * 10 / window.as_millis();
-    let begun = tenths();
-    let admitted = statuses(&mut client, "/in", 10).iter().filter(|status| **status == 200).count() as u128;
-    assert!((begun..=tenths() + 2).contains(&admitted), "{admitted} admitted from {begun} tenths of the window on");
+    let tenths_of_windows = || unix().as_millis() * 10 / window.as_millis();
+    // How many were admitted, and when the burst began and ended.
+    let burst = |client: &mut Client, count| {
+        let begun = tenths_of_windows();
+        let admitted = statuses(client, "/in", count).iter().filter(|status| **status == 200).count() as u128;
+        (admitted, begun, tenths_of_windows())
+    };
+    let measure = |_| {
+        let gateway = Gateway::start(&(limit("l", "\"10/4s\"") + &route("in", "\"l\"")));
+        let mut client = gateway.client();
+        align(window, Duration::from_millis(3900));
+        let (before, first_begun, first_ended) = burst(&mut client, 11);
+        align(window, window);
+        sleep(Duration::from_secs(2));
+        // Half of the next window has passed, so about half of the ten still count.
+        let (admitted, begun, ended) = burst(&mut client, 10);
+        // If the machine stalls, the bursts are in other buckets.
+        let buckets = [first_begun, first_ended, begun, ended].map(|tenths| tenths / 10 - first_begun / 10);
+        (buckets == [0, 0, 1, 1]).then_some((before, admitted, begun % 10, ended % 10))
+    };
+    let (before, admitted, begun, ended) = (0..10).find_map(measure).expect("bursts in two successive buckets");
+    assert_eq!(before, 10);
+    assert!((begun..=ended + 2).contains(&admitted), "{admitted} admitted from {begun} tenths of the window on");
 }
 
 fn a_window_of_a_month_counts_in_a_shared_store_too(software: Software) {
@@ -109,7 +119,7 @@ fn a_window_of_a_month_counts_in_a_shared_store_too(software: Software) {
     }
     assert_eq!(admitted, 3);
     // The increments may be on their way.
-    until("all are counted", Duration::from_secs(10), || server.counted() == 3);
+    until("all are counted", Duration::from_secs(20), || server.counted() == 3);
     let second = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
     assert_eq!(second.client().get("/in").status, 429);
 }
@@ -122,10 +132,11 @@ fn days_begin_at_midnight_of_their_zone() {
         let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
         let mut client = gateway.client();
         assert_eq!(statuses(&mut client, "/in", 2), [200, 200], "{store}");
+        let to_midnight = || 86_400 - (unix().as_secs() + 9 * 3600) % 86_400;
+        let before = to_midnight();
         let refused = client.get("/in");
-        let since = (unix().as_secs() + 9 * 3600) % 86_400;
-        let wait = retry_after(&refused);
-        assert!((86_400 - since).abs_diff(wait) <= 1, "{wait} seconds to midnight, {since} since the last: {store}");
+        let (wait, after) = (retry_after(&refused), to_midnight());
+        assert!((after - 1..=before + 1).contains(&wait), "{wait}, {before} to {after} seconds to midnight: {store}");
         assert_eq!(refused.headers.must("ratelimit-policy"), "\"l-day\";q=2;w=86400, \"l-month\";q=100");
     });
 }
@@ -153,14 +164,15 @@ fn a_flood_of_refused_requests_leaves_the_store_alone(software: Software) {
     assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429]);
     let asked = || server.commands();
     let before = asked();
-    let refused: Vec<_> = (0..500).map(|_| client.get("/in")).collect();
-    assert!(refused.iter().all(|answer| answer.status == 429));
+    assert!((0..500).all(|_| client.get("/in").status == 429));
     // The third charge may have been on its way.
     assert!(asked() - before <= 20, "{} commands for 500 refusals", asked() - before);
-    let last = refused.last().unwrap();
+    let to_midnight = || 86_400 - unix().as_secs() % 86_400;
+    let earlier = to_midnight();
+    let last = client.get("/in");
+    let later = to_midnight();
     // One of the two leaves the window at the end of the day.
-    let midnight = 86_400 - unix().as_secs() % 86_400;
-    assert!(retry_after(last).abs_diff(midnight) <= 2, "{midnight}: {last:?}");
+    assert!((later.saturating_sub(2)..=earlier + 2).contains(&retry_after(&last)), "{earlier} to {later}: {last:?}");
     assert!(last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
     assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
 }
@@ -178,10 +190,9 @@ mod alone {
     #[test]
     fn a_burst_over_fifty_connections_gets_exactly_its_limit() {
         every_store(|store| {
-            let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/10s\"]\n";
+            let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/h\"]\n";
             let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
             let clients = (0..50).map(|_| gateway.client()).collect();
-            align(WINDOW, Duration::from_secs(3));
             assert_eq!(flood(clients, 4), (20, 180), "{store}");
         });
     }
@@ -189,11 +200,10 @@ mod alone {
     fn gateways_share_their_counters(software: Software) {
         let server = software.start();
         let store = server.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
-        let config = format!("{store}{}{}", limit("l", "\"20/10s\""), route("in", "\"l\""));
+        let config = format!("{store}{}{}", limit("l", "\"20/h\""), route("in", "\"l\""));
         let gateways = [Gateway::start(&config), Gateway::start(&config)];
         let connections = 16;
         let clients = gateways.iter().flat_map(|gateway| (0..connections / 2).map(|_| gateway.client())).collect();
-        align(WINDOW, Duration::from_secs(3));
         let (admitted, _) = flood(clients, 20);
         // Two gateways may each admit requests in flight before they see the other's increments.
         assert!((20..=20 + connections).contains(&admitted), "{admitted} admitted");
@@ -205,12 +215,20 @@ mod alone {
     #[test]
     fn a_rejected_request_is_charged_nowhere() {
         every_store(|store| {
-            let gateway =
-                Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
-            let mut client = gateway.client();
-            align(Duration::from_secs(2), Duration::from_millis(1500));
+            let bucket = || unix().as_secs() / 2;
+            // If the machine stalls, the requests are in several buckets. Each limit has fresh counters.
+            let burst = ["a", "b", "c", "d", "e"].into_iter().find_map(|name| {
+                let limit = limit(name, "\"2/2s\", \"4/d\"");
+                let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", &format!("{name:?}"))));
+                let mut client = gateway.client();
+                align(Duration::from_secs(2), Duration::from_millis(1500));
+                let begun = bucket();
+                let statuses = statuses(&mut client, "/in", 12);
+                (bucket() == begun).then_some((gateway, client, statuses))
+            });
+            let (_gateway, mut client, first) = burst.expect("a burst in one bucket");
             // If rejections counted, the day would be used up before the short window is over.
-            assert_eq!(statuses(&mut client, "/in", 12)[..4], [200, 200, 429, 429], "{store}");
+            assert_eq!(first[..4], [200, 200, 429, 429], "{store}");
             sleep(Duration::from_millis(4100));
             assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429], "{store}");
             sleep(Duration::from_millis(4100));

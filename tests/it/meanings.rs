@@ -450,7 +450,7 @@ examples! {
         let asked = AtomicUsize::new(0);
         let length = script.len();
         let up = Upstream::start(move |_| reply(*script.get(asked.fetch_add(1, Ordering::SeqCst)).unwrap_or(&200), ""));
-        let health = "[upstreams.up.health]\npath = \"/health\"\ninterval = \"100ms\"\n";
+        let health = "[upstreams.up.health]\npath = \"/health\"\ninterval = \"100ms\"\ntimeout = \"20s\"\n";
         let gateway = Gateway::start(&(up.section() + health + "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
         gateway.wait_message("a server gets no requests");
         let changes = || {

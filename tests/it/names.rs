@@ -22,11 +22,11 @@ fn a_name_that_gets_another_address(software: Software) {
         assert_eq!(client.get_with("/", "X-Api-Key: k\r\n").status, 200);
         server.counted() > 0
     };
-    until("it counts", Duration::from_secs(15), || counts_in(&old));
+    until("it counts", Duration::from_secs(60), || counts_in(&old));
     let new = software.start_at(SocketAddr::from(([127, 0, 0, 2], port)));
     point_to("127.0.0.2");
     old.kill();
-    until("it counts at the new address", Duration::from_secs(15), || counts_in(&new));
+    until("it counts at the new address", Duration::from_secs(60), || counts_in(&new));
 }
 
 with_each_server! {

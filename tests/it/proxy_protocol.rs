@@ -165,25 +165,32 @@ fn one_that_is_cut_off_is_a_failure_and_a_mere_connection_is_not() {
 
 #[test]
 fn it_has_to_come_in_time() {
-    let gateway = Gateway::with_server(&format!("{ON}\nheader_timeout = \"300ms\""), FIXED);
+    let gateway = Gateway::with_server(&format!("{ON}\nheader_timeout = \"3s\""), FIXED);
     let begun = Instant::now();
-    for bytes in [&b""[..], b"P", &ONE[..ONE.len() - 1], &binary(0x21, 0x11, &[0; 100])[..90], ONE] {
-        let mut client = sent(&gateway, bytes);
-        assert!(client.closed().is_empty(), "{bytes:?}");
-    }
-    assert!(begun.elapsed() > Duration::from_millis(1200), "{:?}", begun.elapsed());
-    // Three have begun a preamble and not finished it.
-    assert_eq!(gateway.metric("gateway_proxy_protocol_failures_total"), Some(3.0));
-    // Single bytes do not extend the time limit.
-    let mut client = gateway.client();
-    let begun = Instant::now();
-    for byte in ONE.iter().cycle() {
-        if client.wire.write(&[*byte]).is_err() || begun.elapsed() > Duration::from_secs(5) {
-            break;
+    let cut = binary(0x21, 0x11, &[0; 100]);
+    let beginnings = [&b""[..], b"P", &ONE[..ONE.len() - 1], &cut[..90], ONE];
+    let clients = beginnings.map(|bytes| sent(&gateway, bytes));
+    std::thread::scope(|scope| {
+        for (mut client, bytes) in clients.into_iter().zip(beginnings) {
+            scope.spawn(move || {
+                assert!(client.closed().is_empty(), "{bytes:?}");
+                assert!(begun.elapsed() > Duration::from_millis(2700), "{bytes:?}: {:?}", begun.elapsed());
+            });
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(begun.elapsed() < Duration::from_secs(5));
+        // Single bytes do not extend the time limit.
+        let mut client = gateway.client();
+        for byte in binary(0x21, 0x11, &[0; 10_000]) {
+            if client.wire.write(&[byte]).is_err() || begun.elapsed() > Duration::from_secs(20) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    });
+    // Four have begun a preamble and not finished it.
+    until("they are counted", Duration::from_secs(10), || {
+        gateway.metric("gateway_proxy_protocol_failures_total") == Some(4.0)
+    });
 }
 
 #[test]
@@ -301,13 +308,13 @@ fn connections_that_have_rested_keep_their_client() {
 
 #[test]
 fn silent_connections_make_room_and_a_drain_does_not_wait_for_them() {
-    let mut gateway = Gateway::with_server(&format!("{ON}\nmax_connections = 4"), FIXED);
+    let mut gateway = Gateway::with_server(&format!("{ON}\nmax_connections = 4\nheader_timeout = \"60s\""), FIXED);
     let begun = Instant::now();
     let _silent: Vec<_> = (0..25).flat_map(|_| [gateway.client(), sent(&gateway, ONE)]).collect();
     assert_eq!(sent(&gateway, ONE).get("/").status, 200);
     gateway.signal(rustix::process::Signal::TERM);
     assert_eq!(gateway.wait_exit().code(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -148,17 +150,17 @@ fn many_requests_of_a_key_cause_one_lookup() {
 fn what_has_expired_is_used_while_it_is_renewed() {
     let plans = Plans::start();
     plans.set("/v1/k", 200, r#"{"exempt": true}"#);
-    let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"1s\"", ""));
+    let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"2s\"", ""));
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "k"), [200; 3]);
-    plans.set("/v1/k", 200, r#"{"block": true}"#);
     plans.gate.close();
-    until("it is renewed", Duration::from_secs(10), || {
+    plans.set("/v1/k", 200, r#"{"block": true}"#);
+    until("it is renewed", Duration::from_secs(20), || {
         assert_eq!(client.get_with("/", field("k")).status, 200, "no request waits for that");
-        plans.asked("/v1/k") == 2
+        plans.asked("/v1/k") >= 2
     });
     plans.gate.open();
-    until("it has the new answer", Duration::from_secs(10), || client.get_with("/", field("k")).status == 403);
+    until("it has the new answer", Duration::from_secs(20), || client.get_with("/", field("k")).status == 403);
 }
 
 #[test]
@@ -204,18 +206,21 @@ fn reloads_under_load_lose_no_answer() {
     let text = |rate: &str| limit(&plans.url(), "cache_for = \"1h\"", "").replace("1/d", rate);
     let gateway = Gateway::start(&text("1/d"));
     let mut client = gateway.client();
+    let reloads = Arc::new(AtomicUsize::new(0));
+    let done = reloads.clone();
     let load = std::thread::spawn(move || {
-        for count in 0..1000 {
+        let mut count = 0;
+        while count < 1000 || done.load(Ordering::SeqCst) < 2 {
             assert_eq!(statuses(&mut client, &format!("k{}", count % 50)), [200]);
+            count += 1;
         }
     });
-    let mut reloads = 0;
     while !load.is_finished() {
-        reloads += 1;
-        gateway.reload_and_wait("", &text(if reloads % 2 == 0 { "2/d" } else { "1/d" }));
+        let number = reloads.load(Ordering::SeqCst);
+        gateway.reload_and_wait("", &text(if number % 2 == 0 { "2/d" } else { "1/d" }));
+        reloads.store(number + 1, Ordering::SeqCst);
     }
     load.join().unwrap();
-    assert!(reloads > 1);
     assert!(plans.server.received().len() <= 50);
 }
 

@@ -13,7 +13,7 @@ use gateway::net::tls::{Authorities, ConnectorTls, certificates};
 use gateway::sources::quotas::{LookupError, Postgres as Source, QuotaAnswer, QuotaChange};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::{Authority, Postgres, until};
+use crate::harness::{Authority, Postgres, closed_port, until};
 
 /// For everything here, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,9 +65,16 @@ impl Running {
 
     /// A lookup does not wait while the source is known to be away: a wait would take three seconds at least.
     async fn away_at_once(&self, key: &str) {
-        let start = Instant::now();
-        self.away(key).await;
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        // The machine may stand still, but not each time.
+        for left in (0..4).rev() {
+            let start = Instant::now();
+            self.away(key).await;
+            let took = start.elapsed();
+            if took < Duration::from_secs(2) {
+                return;
+            }
+            assert!(left > 0, "{took:?}");
+        }
     }
 
     async fn unusable(&self, key: &str) -> String {
@@ -232,7 +239,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
     run(&settings(&server.url("gw"), "select rates from locked where key = $1"), async |it| {
         it.answer("1").await;
         let sql = server.later();
-        let lock = thread::spawn(move || sql("begin; lock table locked; select pg_sleep(5); commit"));
+        let lock = thread::spawn(move || sql("begin; lock table locked; select pg_sleep(120); commit"));
         let why = loop {
             match it.ask("1").await {
                 // It is not locked yet.
@@ -247,7 +254,8 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
             let answers = futures_util::future::join_all(given_up).await;
             assert!(answers.iter().all(Result::is_err), "nothing is answered");
         }
-        lock.join().unwrap().unwrap();
+        server.sql("select pg_cancel_backend(pid) from pg_stat_activity where query like 'begin; lock table%'");
+        assert!(lock.join().unwrap().is_err(), "the table was locked until now");
         assert_eq!(it.answer("3").await, Some(rates(&["3/s"])), "it is asked again");
     });
     // The count is known when the session has ended.
@@ -355,7 +363,7 @@ fn pretender(says: &'static [u8]) -> SocketAddr {
 
 #[test]
 fn who_does_not_speak_the_protocol_is_away() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = closed_port();
     for (address, mode, part) in [
         (nobody, "disable", "refused"),
         (pretender(b""), "disable", "does not answer within 5s"),
@@ -384,7 +392,7 @@ fn who_does_not_speak_the_protocol_is_away() {
 fn a_server_of_several_is_used_that_accepts_a_session() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = closed_port();
     let url = format!("postgres://postgres@{nobody},{}/postgres?sslmode=disable", server.address);
     run(&settings(&url, QUERY), async |it| assert_eq!(it.ask("a").await, Ok(Some(rates(&["1/s"])))));
 }
@@ -403,7 +411,8 @@ fn with_tls_only_a_certificate_that_is_trusted_is_accepted() {
         run(&trusting(settings(&url("localhost", mode), QUERY), &known.ca()), async |it| {
             assert_eq!(it.ask("a").await, Ok(None), "{mode}");
             let encrypted = "select ssl from pg_stat_ssl join pg_stat_activity using (pid) where usename = 'gw'";
-            assert_eq!(server.sql(encrypted), "t", "{mode}");
+            // The sessions of earlier sources may not have ended yet.
+            until(mode, PATIENCE, || server.sql(encrypted) == "t");
         });
         run(&trusting(settings(&url("localhost", mode), QUERY), &unknown.ca()), async |it| {
             assert!(it.away("a").await.contains("UnknownIssuer"), "{mode}");

@@ -65,12 +65,13 @@ fn no_request_fails_while_it_reloads() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let ask = || {
-            let (mut client, mut count) = (gateway.client(), 0);
-            while !done.load(Ordering::SeqCst) {
+            let mut client = gateway.client();
+            loop {
                 assert_eq!(client.get("/").status, 200);
-                count += 1;
+                if done.load(Ordering::SeqCst) {
+                    break;
+                }
             }
-            count
         };
         let threads = [(); 4].map(|()| scope.spawn(ask));
         for round in 0..5 {
@@ -78,7 +79,7 @@ fn no_request_fails_while_it_reloads() {
             until("it reloads", Duration::from_secs(10), || gateway.reloads() > round);
         }
         done.store(true, Ordering::SeqCst);
-        assert!(threads.into_iter().all(|thread| thread.join().unwrap() > 0));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 

@@ -179,7 +179,7 @@ fn clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
 
 fn with_a_shared_store_clients_that_flood_a_gateway_gain_nothing_by_its_reloads(software: Software) {
     // Without an answer in time the gateway would decide alone, which this test is not about.
-    reloads_in_a_flood_admit_no_more(&software.start().store_with("timeout = \"1s\""));
+    reloads_in_a_flood_admit_no_more(&software.start().store_with("timeout = \"10s\""));
 }
 
 /// Two gateways share the counters, and one reloads later than the other. What both know counts once.

@@ -129,15 +129,20 @@ fn a_reload_of_many_overrides_delays_no_request() {
         writeln!(text, "client-{key},{}/d", 2 + key % 3).unwrap();
     }
     fs::write(&quotas, text).unwrap();
-    gateway.signal(Signal::HUP);
-    let is_over = || gateway.log().iter().any(|line| line.contains("\"reloaded\""));
-    let mut answered = 0;
-    while !is_over() {
-        assert_eq!(gateway.admin("/healthz").status, 200);
-        answered += 1;
-    }
+    // The test itself may stand still during a reload.
+    let answers = (0..5).map(|reloads| {
+        gateway.signal(Signal::HUP);
+        let mut answered = 0;
+        while gateway.reloads() == reloads {
+            assert_eq!(gateway.admin("/healthz").status, 200);
+            answered += 1;
+        }
+        answered
+    });
+    let mut counts = Vec::new();
     // If one thread did both, it would answer one or two.
-    assert!(answered > 20, "only {answered} answers while it reloaded");
+    let is_enough = answers.inspect(|answered| counts.push(*answered)).any(|answered| answered > 20);
+    assert!(is_enough, "only {counts:?} answers while it reloaded");
     let mut client = gateway.client();
     let mut ask = || client.get_with("/", "A: client-299999\r\n").status;
     assert_eq!([(); 5].map(|()| ask()), [200, 200, 200, 200, 429], "the last line says 4/d");

@@ -84,8 +84,8 @@ fn the_same_holds_in_http_2_and_for_trailers() {
     let up = Http2Server::echo(None);
     let changes = CHANGES.replace("x-team = \"a\"", "x-team = \"a\", host = \"{host}:81\"");
     let gateway = Gateway::start(&format!(
-        "[upstreams.up]\nservers = [\"http://{}\"]\nhttp2 = true\n[[routes]]\npath = \"/v1/{{tenant}}/*\"\n\
-         upstream = \"up\"\nrewrite = \"/in/{{tenant}}/{{rest}}\"\n{changes}",
+        "[upstreams.up]\nservers = [\"http://{}\"]\nhttp2 = true\nconnect_timeout = \"10s\"\n[[routes]]\n\
+         path = \"/v1/{{tenant}}/*\"\nupstream = \"up\"\nrewrite = \"/in/{{tenant}}/{{rest}}\"\n{changes}",
         up.address
     ));
     let request = Request::post("http://test.example/v1/acme/x?q=%2F")
@@ -270,8 +270,8 @@ fn a_route_has_its_own_time_for_the_head_of_the_response() {
         assert!((Duration::from_millis(300)..Duration::from_secs(20)).contains(&begun.elapsed()), "{path}");
     }
     // A longer time limit holds, too.
-    let slow = Upstream::start(|_| {
-        std::thread::sleep(Duration::from_millis(400));
+    let slow = Upstream::start(|request| {
+        std::thread::sleep(Duration::from_millis(if request.target == "/slow" { 400 } else { 10_000 }));
         reply(200, "late")
     });
     let gateway = Gateway::start(&format!(

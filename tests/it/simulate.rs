@@ -173,7 +173,7 @@ fn the_own_log_of_a_gateway_is_replayed() {
     let statuses: Vec<_> = (0..8).map(|_| client.get("/a").status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
     let requests = || gateway.log().iter().filter(|line| line.contains("\"message\":\"request\"")).count();
-    until("all lines are there", std::time::Duration::from_secs(5), || requests() == 8);
+    until("all lines are there", std::time::Duration::from_secs(20), || requests() == 8);
     let log = gateway.log().join("\n");
     let folder = Folder::new(&LIMIT.replace("5/10s", "6/d"));
     let report = folder.json(&[], &log);

@@ -43,10 +43,10 @@ fn under_load(software: Software, workers: usize) {
     for server in [&first, &second] {
         until("the store of before is closed", PATIENCE, || server.connections() == 0);
     }
-    let in_memory = gateway.used("l", "127.0.0.1");
-    let counted = [first.counted(), second.counted(), in_memory];
-    assert!(counted.iter().all(|count| *count > 100), "{counted:?}");
-    assert_eq!(counted.iter().sum::<u64>(), sent.into_inner() as u64, "each request is counted in one store");
+    let sent = sent.into_inner() as u64;
+    let counted = || [first.counted(), second.counted(), gateway.used("l", "127.0.0.1")];
+    until("each request is counted in one store", PATIENCE, || counted().iter().sum::<u64>() == sent);
+    assert!(counted().iter().all(|count| *count > 100), "{:?}", counted());
     gateway.signal(rustix::process::Signal::TERM);
     assert_eq!(gateway.wait_exit().code(), Some(0));
 }

@@ -148,11 +148,13 @@ fn a_new_certificate_does_not_hide_that_the_configuration_is_refused() {
     replace(&authority.issue("next", "site", &["new.test"]), &site);
     gateway.wait_message("the certificates were read again");
     until("both states are counted", Duration::from_secs(20), || states(&gateway) == [false, true]);
-    let reloads = ["ok", "refused"].map(|result| {
-        let count = |of: &str| gateway.metric(&format!("gateway_{of}_reloads_total{{result=\"{result}\"}}"));
-        (count("config"), count("tls_certificate"))
-    });
-    assert_eq!(reloads, [(Some(0.0), Some(1.0)), (Some(1.0), Some(0.0))]);
+    let reloads = |of: &str| {
+        let count = |result: &str| gateway.metric(&format!("gateway_{of}_reloads_total{{result=\"{result}\"}}"));
+        (count("ok").unwrap(), count("refused").unwrap())
+    };
+    assert_eq!(reloads("config"), (0.0, 1.0));
+    // The new certificate may be read before its key is there.
+    assert!([(1.0, 0.0), (1.0, 1.0)].contains(&reloads("tls_certificate")), "{:?}", reloads("tls_certificate"));
 }
 
 #[test]
@@ -246,7 +248,7 @@ fn a_certificate_that_expires_soon_is_told_of() {
 fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
-    let text = "workers = 1\nheader_timeout = \"1s\"\n".to_owned() + &server(&[&site], "");
+    let text = "workers = 1\nheader_timeout = \"3s\"\n".to_owned() + &server(&[&site], "");
     let gateway = Gateway::with_server(&text, &limited("client-ip", "1000/s", ""));
     let silent = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(gateway.https()).unwrap();
@@ -264,8 +266,8 @@ fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
         // A reset is an end, too.
         let _ = stream.read_to_end(&mut rest);
     }
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-    until("none is open", Duration::from_secs(5), || gateway.metric("gateway_connections") == Some(0.0));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    until("none is open", Duration::from_secs(20), || gateway.metric("gateway_connections") == Some(0.0));
 }
 
 #[test]
@@ -384,7 +386,7 @@ fn a_client_that_does_not_read_is_left_and_a_drain_finishes_what_is_under_way() 
     assert!(idle.get("/").unwrap().0.starts_with("HTTP/1.1 200"));
     let mut busy = TlsClient::connect(gateway.https(), &authority.client(None), "site.test").unwrap();
     busy.stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    until("its head has begun to come", Duration::from_secs(5), || gateway.metric("gateway_connections") == Some(2.0));
+    until("its head has begun to come", Duration::from_secs(20), || gateway.metric("gateway_connections") == Some(2.0));
     gateway.signal(Signal::TERM);
     gateway.wait_message("draining");
     let mut rest = Vec::new();

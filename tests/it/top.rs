@@ -190,11 +190,11 @@ fn a_terminal_that_takes_no_output_does_not_keep_it() {
     top.read(false);
     // Each size makes the program draw the whole screen, until no further output fits.
     let (mut unread, mut same) = (0, 0);
-    until("no further output fits", Duration::from_secs(60), || {
+    until("no further output fits", Duration::from_secs(120), || {
         top.resize(150 + same % 2, 60);
         let before = std::mem::replace(&mut unread, top.unread());
         same = if before == unread && before > 0 { same + 1 } else { 0 };
-        same == 200
+        same == 400
     });
     signal(&top.program, Signal::TERM);
     assert_eq!(top.wait_exit().code(), Some(0));

@@ -43,6 +43,13 @@ fn ask(gateway: &Gateway, requests: usize) {
     (0..requests).for_each(|_| assert_eq!(client.get("/").status, 200));
 }
 
+/// Two requests whose spans are exported together.
+fn ask_together(gateway: &Gateway) {
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
+    (0..2).for_each(|_| assert_eq!(client.response(false).status, 200));
+}
+
 #[track_caller]
 fn stop(mut gateway: Gateway) -> Duration {
     let begun = Instant::now();
@@ -55,12 +62,19 @@ fn stop(mut gateway: Gateway) -> Duration {
 #[test]
 #[ignore = "needs Python"]
 fn what_waits_at_the_end_is_exported() {
-    let collector = Collector::start();
-    let gateway = start(&format!("http://{}/", collector.0.address()));
-    ask(&gateway, 1000);
-    stop(gateway);
-    assert_eq!(collector.spans().len(), 1000);
-    assert!(collector.0.received().len() <= 20, "they leave in batches");
+    for round in 0..5 {
+        let collector = Collector::start();
+        let gateway = start(&format!("http://{}/", collector.0.address()));
+        ask(&gateway, 1000);
+        let took = stop(gateway);
+        let (spans, exports) = (collector.spans().len(), collector.0.received().len());
+        // The end waits two seconds for exports, which may be too short when the machine stalls.
+        if spans == 1000 || took < Duration::from_millis(1_500) || round == 4 {
+            assert_eq!(spans, 1000);
+            assert!(exports <= 20, "they leave in batches");
+            break;
+        }
+    }
 }
 
 #[test]
@@ -122,10 +136,10 @@ fn spans_that_a_collector_refuses_are_counted() {
         _ => reply(301, ""),
     });
     let gateway = start(&format!("http://{}", collector.0.address()));
-    ask(&gateway, 2);
+    ask_together(&gateway);
     wait_counted(&gateway, "refused", 2);
     assert_eq!(gateway.wait_message(FAILS)["error"], "the server answers 400");
-    ask(&gateway, 2);
+    ask_together(&gateway);
     wait_counted(&gateway, "refused", 3);
     assert_eq!(counted(&gateway, "exported"), 1);
     ask(&gateway, 1);
@@ -217,7 +231,7 @@ fn a_reload_begins_changes_and_ends_it() {
     assert_eq!(flag(), "00");
     reload("");
     assert_eq!(flag(), "");
-    assert_eq!(counted(&gateway, "exported"), 6);
+    wait_counted(&gateway, "exported", 6);
     until("its threads have ended", BOUND, || threads(&gateway, "otlp") == 0);
 }
 

@@ -47,9 +47,10 @@ fn flagged(flags: &str) -> String {
     format!("traceparent: 00-{TRACE}-{PARENT}-{flags}\r\ntracestate: a=1\r\n")
 }
 
-/// Ends the gateway, which then exports all spans.
+/// Waits for so many spans, and ends the gateway, which then exports others.
 #[track_caller]
-fn all_spans(mut gateway: Gateway, collector: &Collector) -> Vec<Span> {
+fn all_spans(mut gateway: Gateway, collector: &Collector, count: usize) -> Vec<Span> {
+    collector.wait_spans(count);
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait_exit().code(), Some(0));
     collector.spans()
@@ -110,7 +111,7 @@ fn requests_that_are_not_forwarded_have_spans_too() {
         assert_eq!(client.get(path).status, status, "{path}");
     }
     assert_eq!(gateway.client().call("INVENTED /fixed HTTP/1.0\r\nHost: a\r\n\r\n").status, 503);
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 7);
     assert_eq!(spans.len(), 7, "{spans:#?}");
     let with_status =
         |status: u16| spans.iter().filter(move |span| *span.attribute("http.response.status_code") == status);
@@ -163,7 +164,7 @@ fn each_attempt_is_a_span() {
     assert_eq!([client.get("/up").status, client.get("/up").status], [200; 2]);
     client.get("/gone").expect_problem(502);
 
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 9);
     let attempts = |whole: &Span| -> Vec<&Span> {
         named(&spans, "forward").into_iter().filter(|span| span.text("parent") == whole.text("id")).collect()
     };
@@ -259,10 +260,10 @@ fn the_store_is_asked_in_a_span_of_its_own() {
     assert_eq!((exchange.text("kind"), exchange.attribute("db.system.name")), ("client", &json!("memcached")));
     drop(gateway);
 
-    // The memory store needs no exchange.
+    // The memory store needs no exchange, so there are two spans more.
     let gateway = Gateway::start(&[limited("client-ip", "9/h", ""), section].concat());
     assert_eq!(gateway.client().get("/").status, 200);
-    assert_eq!(named(&all_spans(gateway, &collector), "store exchange").len(), 1);
+    assert_eq!(named(&all_spans(gateway, &collector, 5), "store exchange").len(), 1);
 }
 
 #[test]
@@ -273,7 +274,7 @@ fn http2_is_traced_on_both_sides() {
     let uri = format!("http://{}", gateway.http);
     let requests = (0..3).map(|number| Request::get(format!("{uri}/{number}")).body(()).unwrap());
     assert!(over_http2(gateway.http, requests.collect()).iter().all(|(status, _)| *status == 200));
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 6);
     let whole = named(&spans, "GET /*");
     assert_eq!(whole.len(), 3);
     assert!(whole.iter().all(|span| span.attribute("network.protocol.version") == "2"), "{whole:#?}");
@@ -294,7 +295,7 @@ fn a_call_of_grpc_that_fails_is_an_error() {
     let call = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
     let answers = over_http2(gateway.http, vec![call.body(()).unwrap()]);
     assert_eq!((answers[0].0, &answers[0].1["grpc-status"]), (200, &"14".parse().unwrap()));
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 1);
     let whole = one(&spans, "POST /*");
     assert_eq!((whole.text("status"), whole.attribute("error.type")), ("error", &json!("connect")));
     assert_eq!(whole.attribute("http.response.status_code"), 200);
@@ -314,7 +315,7 @@ fn the_flag_of_a_trusted_proxy_decides() {
         assert_eq!(sent(&up), format!("00-{TRACE}-{PARENT}-00"));
         client.get_with("/sampled", flagged("01"));
         let received = up.received().pop().unwrap();
-        let spans = all_spans(gateway, &collector);
+        let spans = all_spans(gateway, &collector, 2);
         let (whole, forward) = (one(&spans, "GET /*"), one(&spans, "forward"));
         assert_eq!((whole.text("trace"), whole.text("parent")), (TRACE, PARENT));
         assert_eq!((whole.attribute("url.path"), &whole.0["flags"]), (&json!("/sampled"), &json!(0x301)));
@@ -342,11 +343,11 @@ fn the_flags_of_other_clients_are_not_believed() {
     }
     client.get_with("/", flagged("00"));
     assert_eq!(sent(&up), format!("00-{TRACE}-{PARENT}-00"));
-    assert!(all_spans(gateway, &collector).is_empty());
+    assert!(all_spans(gateway, &collector, 0).is_empty());
 
     let gateway = start("sample = 1");
     gateway.client().get_with("/", flagged("00"));
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 2);
     let whole = one(&spans, "GET /*");
     assert_eq!((whole.text("trace"), whole.text("parent")), (TRACE, PARENT));
     assert_eq!(sent(&up), parent_of(one(&spans, "forward")));
@@ -360,11 +361,11 @@ fn a_share_is_sampled_and_upstreams_are_told_which() {
     let gateway = Gateway::start(&[up.everything(), collector.section("sample = 0.5")].concat());
     let mut client = gateway.client();
     (0..ALL).for_each(|_| assert_eq!(client.get("/").status, 200));
-    let spans = all_spans(gateway, &collector);
-    let exported: BTreeSet<_> = named(&spans, "forward").into_iter().map(parent_of).collect();
     let received = up.received();
     let parents = received.iter().map(|received| received.headers.joined("traceparent"));
     let sampled: BTreeSet<_> = parents.filter(|parent| parent.ends_with("-01")).collect();
+    let spans = all_spans(gateway, &collector, 2 * sampled.len());
+    let exported: BTreeSet<_> = named(&spans, "forward").into_iter().map(parent_of).collect();
     // Ten standard deviations are 100.
     assert!((ALL / 4..ALL * 3 / 4).contains(&sampled.len()), "{}", sampled.len());
     assert_eq!(sampled, exported);
@@ -377,7 +378,7 @@ fn texts_of_clients_are_cut() {
     let gateway = Gateway::start(&[limited("client-ip", "9/h", ""), collector.section("sample = 1")].concat());
     let path = format!("/{}", "x".repeat(30_000));
     assert_eq!(gateway.client().get(&path).status, 200);
-    let spans = all_spans(gateway, &collector);
+    let spans = all_spans(gateway, &collector, 2);
     let shown = one(&spans, "GET /*").attribute("url.path").as_str().unwrap().to_owned();
     assert_eq!((shown.len(), path.starts_with(&shown)), (1024, true));
 }

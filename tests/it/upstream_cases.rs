@@ -62,7 +62,7 @@ impl Failing {
                         (raw(serve), "")
                     }
                     "sends no head of a response within `timeout`" => {
-                        (raw(|mut wire| _ = wire.rest()), "timeout = \"2s\"")
+                        (raw(|mut wire| _ = wire.rest()), "timeout = \"3s\"")
                     }
                     "answers 503" => (Upstream::start(|_| reply(503, "busy")), ""),
                     "answers 503, which `retry.status` lists" => {

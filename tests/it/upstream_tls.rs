@@ -237,7 +237,7 @@ fn the_time_to_connect_includes_the_handshake() {
     ));
     let begun = Instant::now();
     gateway.client().get("/").expect_problem(504);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     expect_failure(&gateway, "connect_timeout", "300ms");
 }
 

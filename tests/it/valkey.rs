@@ -236,6 +236,7 @@ fn admitted_while(valkey: &Valkey, strategy: &str, fails: bool, happens: impl Fn
             }
         }
     };
+    let errors = || gateways.iter().map(|gateway| gateway.metric("gateway_store_errors_total").unwrap()).sum::<f64>();
     thread::scope(|scope| {
         for gateway in gateways.iter().cycle().take(8) {
             scope.spawn(|| flood(gateway.client()));
@@ -245,14 +246,12 @@ fn admitted_while(valkey: &Valkey, strategy: &str, fails: bool, happens: impl Fn
             happens();
             times += 1;
             thread::sleep(Duration::from_millis(20));
-            times > 10 && refused.load(Relaxed) > 50
+            times > 10 && refused.load(Relaxed) > 50 && (!fails || errors() > 5.0)
         });
         is_over.store(true, Relaxed);
     });
-    let errors = gateways.iter().map(|gateway| gateway.metric("gateway_store_errors_total").unwrap()).sum::<f64>();
     let admitted = admitted.into_inner();
-    println!("{strategy}: {admitted} of {QUOTA} admitted, {errors} failures");
-    assert!(errors > 5.0 || !fails, "{errors} failures");
+    println!("{strategy}: {admitted} of {QUOTA} admitted, {} failures", errors());
     assert!((QUOTA / 10..=QUOTA).contains(&admitted), "{admitted} admitted");
     admitted
 }
@@ -310,8 +309,11 @@ fn what_is_of_another_type_concerns_only_its_key() {
     let mut client = gateway.client();
     counted_again(&mut client, &valkey);
     let name = valkey.counters().pop_first().unwrap().0;
-    valkey.ask(&["DEL", &name]);
-    assert_eq!(valkey.ask(&["RPUSH", &name, "x"]), ["1"]);
+    // A charge that is on its way may come between the two.
+    until("the name is that of a list", PATIENCE, || {
+        valkey.ask(&["DEL", &name]);
+        valkey.ask(&["RPUSH", &name, "x"]) == ["1"]
+    });
     let mut numbers = 0..;
     until("the key fails and others do not", PATIENCE, || {
         assert_eq!(ask(&mut client), 200);

@@ -2,12 +2,20 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::harness::{Gateway, limited, until};
 
 fn wait_reloads(gateway: &Gateway, count: usize) {
     until(&format!("reload {count}"), Duration::from_secs(20), || gateway.reloads() >= count);
+}
+
+/// Writes a file that others see only as a whole.
+fn write_whole(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text).unwrap();
+    fs::rename(beside, path).unwrap();
 }
 
 fn rates(gateway: &Gateway) -> String {
@@ -66,11 +74,11 @@ fn files_that_the_configuration_names_are_watched_too_and_others_are_not() {
     let status = |key: &str| gateway.client().get_with("/", format!("X-Key: {key}\r\n")).status;
     assert_eq!([status("a"), status("b")], [200, 400]);
     fs::write(folder.path().join("other"), "").unwrap();
-    fs::write(&known, "a\nb\n").unwrap();
+    write_whole(&known, "a\nb\n");
     wait_reloads(&gateway, 1);
     assert_eq!([status("a"), status("b")], [200, 200]);
     fs::write(folder.path().join("other"), "again").unwrap();
-    fs::write(&known, "b\n").unwrap();
+    write_whole(&known, "b\n");
     wait_reloads(&gateway, 2);
     assert_eq!([status("a"), status("b")], [400, 200]);
     assert_eq!(gateway.reloads(), 2, "another file is no reason to read these");
@@ -86,7 +94,7 @@ fn files_that_only_a_refused_configuration_names_are_watched_too() {
         gateway.write_config(&limited("header:x-key", "100/d", &keys));
         gateway.wait_message("reload refused");
         fs::create_dir_all(known.parent().unwrap()).unwrap();
-        fs::write(&known, "a\n").unwrap();
+        write_whole(&known, "a\n");
         wait_reloads(&gateway, 1);
         let status = |key: &str| gateway.client().get_with("/", format!("X-Key: {key}\r\n")).status;
         assert_eq!([status("a"), status("b")], [200, 400], "{place}");

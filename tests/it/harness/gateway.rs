@@ -17,7 +17,7 @@ use super::clock::{align_hour, until};
 use super::process;
 
 /// For a start, a reload or an end on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Dropping it kills the process.
 pub(crate) struct Gateway {
@@ -290,7 +290,7 @@ impl Gateway {
     pub(crate) fn reload_and_wait(&self, server: &str, rest: &str) {
         let before = self.reloads();
         self.reload(server, rest);
-        until("it reloads", Duration::from_secs(20), || self.reloads() > before);
+        until("it reloads", PATIENCE, || self.reloads() > before);
     }
 
     /// How many files came into force since the start.
@@ -314,16 +314,21 @@ impl Gateway {
         std::fs::remove_file(&self.config).unwrap();
     }
 
+    /// Returns when the log is complete, too.
     #[track_caller]
     pub(crate) fn wait_exit(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
-        loop {
+        let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
+                break status;
             }
             assert!(Instant::now() < end, "it does not end:\n{}", self.log().join("\n"));
             std::thread::sleep(Duration::from_millis(10));
-        }
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let lines = self.log.lines.lock().unwrap();
+        drop(self.log.more.wait_timeout_while(lines, left, |lines| !lines.1).unwrap());
+        status
     }
 
     /// A figure of /proc/PID/status in bytes, such as `VmRSS` or its peak `VmHWM`.

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
 use super::http2::{ACK, END_HEADERS, END_STREAM, Frame, PREFACE, frame, kind};
+use super::tls::time_to_connect;
 
 /// Runs in a thread for as long as the tests run.
 pub(crate) struct Http2Server {
@@ -109,9 +110,10 @@ impl Http2Server {
 
 /// `[upstreams.up]` that speaks HTTP/2, with more keys, and a route that sends everything to it.
 pub(crate) fn over_http2(scheme: &str, address: SocketAddr, keys: &str) -> String {
+    let time = time_to_connect(keys);
     format!(
         "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n
-         [upstreams.up]\nservers = [\"{scheme}://{address}\"]\nhttp2 = true\n{keys}\n"
+         [upstreams.up]\nservers = [\"{scheme}://{address}\"]\nhttp2 = true\n{time}{keys}\n"
     )
 }
 

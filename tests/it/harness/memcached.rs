@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use socket2::Socket;
 
 use super::clock::until;
 use super::process::{self, Process};
 use super::server::Control;
-
-const LOOPBACK: &str = "127.0.0.1";
+use super::upstream::reserved_port;
 
 /// Dropping it kills it.
 pub(crate) struct Memcached {
@@ -22,6 +22,8 @@ pub(crate) struct Memcached {
     /// The counters that were ever seen in it.
     names: Mutex<BTreeSet<String>>,
     pub(crate) address: SocketAddr,
+    /// Keeps the port while no server listens on it.
+    _held: Option<Socket>,
 }
 
 impl Memcached {
@@ -31,29 +33,23 @@ impl Memcached {
 
     /// With more options for its command line.
     pub(crate) fn start_with(options: &'static [&'static str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("port");
-        // With -1 the system picks the port, and memcached writes it into this file.
-        let child = Process(spawn(LOOPBACK, "-1", options).env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap());
-        let mut port = None;
-        until("memcached writes its port", Duration::from_secs(10), || {
-            let text = std::fs::read_to_string(&file).unwrap_or_default();
-            port = text.strip_prefix("TCP INET: ").and_then(|port| port.trim().parse().ok());
-            port.is_some()
-        });
-        Self { child, options, names: Mutex::default(), address: SocketAddr::from(([127, 0, 0, 1], port.unwrap())) }
+        let (held, address) = reserved_port();
+        Self::run(address, options, Some(held))
     }
 
     /// At this address, which nobody else may listen on.
     pub(crate) fn start_at(address: SocketAddr) -> Self {
-        let child = Process(spawn(&address.ip().to_string(), &address.port().to_string(), &[]).spawn().unwrap());
-        let started = Self { child, options: &[], names: Mutex::default(), address };
+        Self::run(address, &[], None)
+    }
+
+    fn run(address: SocketAddr, options: &'static [&'static str], held: Option<Socket>) -> Self {
+        let started = Self { child: spawn(address, options), options, names: Mutex::default(), address, _held: held };
         started.wait();
         started
     }
 
     fn wait(&self) {
-        until("memcached is there", Duration::from_secs(10), || TcpStream::connect(self.address).is_ok());
+        until("memcached is there", Duration::from_secs(30), || TcpStream::connect(self.address).is_ok());
     }
 
     /// A number from `stats`, such as `curr_items`.
@@ -65,7 +61,7 @@ impl Memcached {
 
     fn list(&self) {
         let mut dump = Vec::new();
-        until("memcached lists what is in it", Duration::from_secs(10), || {
+        until("memcached lists what is in it", Duration::from_secs(20), || {
             // While it searches its keys by itself, as after its start, it only answers BUSY.
             let is_last = |line: &str| line == "END" || line.starts_with("BUSY");
             dump = self.lines_until("lru_crawler metadump all\r\n", is_last);
@@ -94,7 +90,7 @@ impl Memcached {
     /// Returns the last line, too.
     fn lines_until(&self, commands: &str, is_last: impl Fn(&str) -> bool) -> Vec<String> {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(commands.as_bytes()).unwrap();
         let mut answer = BufReader::new(stream).lines().map(Result::unwrap);
         let mut lines = Vec::new();
@@ -112,7 +108,7 @@ impl Control for Memcached {
     }
 
     fn restart(&mut self) {
-        self.child = Process(spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap());
+        self.child = spawn(self.address, self.options);
         self.wait();
     }
 
@@ -180,10 +176,10 @@ impl Control for Memcached {
     }
 }
 
-fn spawn(host: &str, port: &str, options: &[&str]) -> Command {
+fn spawn(address: SocketAddr, options: &[&str]) -> Process {
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
     // As root, memcached needs a user.
-    command.args(["-l", host, "-U", "0", "-u", "root", "-p", port]).args(options);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
+    command.args(["-l", &host, "-U", "0", "-u", "root", "-p", &port]).args(options);
+    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }

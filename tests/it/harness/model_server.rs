@@ -139,12 +139,21 @@ impl Shared {
         let patience = stream.read_timeout()?;
         stream.set_read_timeout(Some(Duration::from_millis(1)))?;
         while self.go.lock().unwrap().recv_timeout(Duration::from_millis(10)) == Err(RecvTimeoutError::Timeout) {
-            if stream.peek(&mut [0]).is_ok_and(|length| length == 0) {
+            let is_gone = match stream.peek(&mut [0]) {
+                Ok(length) => length == 0,
+                Err(error) => !is_silence(error.kind()),
+            };
+            if is_gone {
                 return Err(ErrorKind::BrokenPipe.into());
             }
         }
         stream.set_read_timeout(patience)
     }
+}
+
+/// Whether an error of a read only says that nothing has come.
+fn is_silence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 /// A response: its head, and its body in parts, with the number of parts before the text.

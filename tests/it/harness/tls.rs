@@ -175,7 +175,7 @@ impl TlsServer {
 
     /// `[upstreams.up]` with this server, and more keys for it.
     pub(crate) fn section(&self, keys: &str) -> String {
-        format!("[upstreams.up]\nservers = [\"https://{}\"]\n{keys}\n", self.address)
+        format!("[upstreams.up]\nservers = [\"https://{}\"]\n{}{keys}\n", self.address, time_to_connect(keys))
     }
 
     /// With a route that sends everything to it.
@@ -191,6 +191,11 @@ impl TlsServer {
     pub(crate) fn failed(&self) -> Vec<String> {
         self.failed.lock().unwrap().clone()
     }
+}
+
+/// Time for a handshake with a thread of the test, unless `keys` limit it.
+pub(super) fn time_to_connect(keys: &str) -> &'static str {
+    if keys.contains("connect_timeout") { "" } else { "connect_timeout = \"10s\"\n" }
 }
 
 fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream> {
