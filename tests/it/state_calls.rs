@@ -173,7 +173,7 @@ fn the_copy_of_a_configuration_survives_whatever_fails() {
     let arguments = ["--config", &url, "--config-every", "1h", "--state-dir", folder.to_str().unwrap()];
     let first = Gateway::with_source(&arguments, &[]);
     // Beside it, there may still be what is written before it is renamed.
-    let kept = || names(&folder).into_iter().find(|name| !name.ends_with(".tmp"));
+    let kept = || names(&folder).into_iter().find(|name| Path::new(name).extension().is_none_or(|end| end != "tmp"));
     until("the copy is kept", Duration::from_secs(30), || folder.is_dir() && kept().is_some());
     let copy = folder.join(kept().unwrap());
     drop(first);
