@@ -92,11 +92,8 @@ impl Whole for LastBan {
 
 impl Limit {
     /// The limit that counts the bans of the limit `name`. The first ban lasts `first`. A ban that begins within `longest`
-    /// after the end of the previous one lasts twice as long as that one, but no ban is longer than `longest`.
-    ///
-    /// # Errors
-    ///
-    /// [`RateError::Window`], if `longest` is out of range or shorter than `first`.
+    /// after the end of the previous one lasts twice as long as that one, but no ban is longer than `longest`. Fails with
+    /// [`RateError::Window`] if `longest` is out of range or shorter than `first`.
     pub fn bans(name: &str, first: Duration, longest: Duration) -> Result<Self, RateError> {
         let first = if first <= longest { micros(first) } else { return Err(RateError::Window) };
         let rate = Rate::new(MAX_QUOTA, longest)?.with_strategy(Strategy::Ban { first })?;

@@ -86,20 +86,13 @@ pub struct Rate {
 
 impl Rate {
     /// A rate of `quota` (1 to 2^32) per `window` (1 s to 31 days), counted by the default strategy: a sliding window of one
-    /// bucket, weighted.
-    ///
-    /// # Errors
-    ///
-    /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
+    /// bucket, weighted. Fails with [`RateError::Quota`] or [`RateError::Window`] if one of them is out of range.
     pub fn new(quota: u64, window: Duration) -> Result<Self, RateError> {
         Self::in_unit(quota, window, false)
     }
 
-    /// Like [`Self::new`], or with `is_in_bytes` a rate of `quota` bytes (1 to [`MAX_BYTES`]) per `window`.
-    ///
-    /// # Errors
-    ///
-    /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
+    /// Like [`Self::new`], or with `is_in_bytes` a rate of `quota` bytes (1 to [`MAX_BYTES`]) per `window`. Fails with
+    /// [`RateError::Quota`] or [`RateError::Window`] if one of them is out of range.
     pub fn in_unit(quota: u64, window: Duration, is_in_bytes: bool) -> Result<Self, RateError> {
         if quota == 0 || quota > most(is_in_bytes) {
             return Err(RateError::Quota);
@@ -111,11 +104,8 @@ impl Rate {
         Ok(Self { quota, window, width: window, strategy: Strategy::default(), is_in_bytes, is_unlimited: false })
     }
 
-    /// The same rate, counted by another strategy. A calendar determines the window as well.
-    ///
-    /// # Errors
-    ///
-    /// [`RateError::Precision`] or [`RateError::Burst`], if these are out of range, and [`RateError::Log`], if a sliding log
+    /// The same rate, counted by another strategy. A calendar determines the window as well. Fails with
+    /// [`RateError::Precision`] or [`RateError::Burst`] if these are out of range, and with [`RateError::Log`] if a sliding log
     /// would have to remember too many requests.
     pub fn with_strategy(self, strategy: Strategy) -> Result<Self, RateError> {
         let window = match &strategy {

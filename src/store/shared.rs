@@ -212,11 +212,8 @@ impl Common {
 }
 
 impl Shared {
-    /// Each of the `workers` must run [`Self::carry`]. A separate thread talks to the server. A single worker does that
-    /// itself: two threads would only take turns, and each switch costs more than the work.
-    ///
-    /// # Errors
-    /// If a thread cannot be started.
+    /// Each of the `workers` must run [`Self::carry`]. A separate thread talks to the server. A single worker does that itself:
+    /// two threads would only take turns, and each switch costs more than the work. Fails if a thread cannot be started.
     pub fn start(config: &config::SharedStore, workers: usize) -> io::Result<Self> {
         let common = Common::new(config, workers);
         let (done, is_done) = watch::channel(());
@@ -256,21 +253,15 @@ impl Shared {
         self.common.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
-    /// What is counted for a key, as far as gateways have told the server.
-    ///
-    /// # Errors
-    /// If the server does not answer.
+    /// What is counted for a key, as far as gateways have told the server. Fails if the server does not answer.
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
         let (reply, usage) = oneshot::channel();
         self.inspect(limit, key, now, Task::Peek(reply));
         usage.await.map_err(|_| Away)
     }
 
-    /// Forgets the counts of a key at all gateways.
-    ///
-    /// # Errors
-    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
-    /// is unknown.
+    /// Forgets the counts of a key at all gateways. Fails if the server does not answer. If it was away before, nothing is
+    /// reset; if the connection broke meanwhile, the outcome is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         let (reply, done) = oneshot::channel();
         self.inspect(limit, key, now, Task::Reset(reply));

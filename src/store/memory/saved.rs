@@ -63,10 +63,7 @@ impl fmt::Display for NotRestored {
 impl std::error::Error for NotRestored {}
 
 impl Memory {
-    /// Writes all counters that matter at `now`. Returns the number of keys.
-    ///
-    /// # Errors
-    /// Those of `out`.
+    /// Writes all counters that matter at `now`. Returns the number of keys. Fails if writing to `out` does.
     pub fn save(&self, now: Time, out: &mut impl Write) -> io::Result<usize> {
         self.migrate_all(now);
         let mut out = Hashing { out, hasher: blake3::Hasher::new() };
@@ -88,10 +85,8 @@ impl Memory {
         Ok(keys)
     }
 
-    /// Adds the saved counters of these limits. Keys that have counters already keep theirs.
-    ///
-    /// # Errors
-    /// If the bytes are not as they were written. Then nothing is restored.
+    /// Adds the saved counters of these limits. Keys that have counters already keep theirs. Fails if the bytes are not as they
+    /// were written. Then nothing is restored.
     pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<RestoredCounters, NotRestored> {
         let rest = bytes.strip_prefix(NAME).ok_or(NotRestored::Foreign)?;
         if !rest.starts_with(VERSION) {
