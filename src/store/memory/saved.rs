@@ -14,11 +14,10 @@
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use integer_encoding::{VarIntReader as _, VarIntWriter as _};
+use integer_encoding::{VarInt as _, VarIntReader as _, VarIntWriter as _};
 
 use super::Memory;
 use super::shard::CellEntry;
@@ -43,33 +42,28 @@ pub struct RestoredCounters {
     pub unknown: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRestored {
+    #[error("it contains no counters of a gateway")]
     Foreign,
+    #[error("it is from another version of the gateway")]
     Version,
+    #[error("it has changed since it was written: its checksum differs")]
     Broken,
 }
-
-impl fmt::Display for NotRestored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Foreign => "it contains no counters of a gateway",
-            Self::Version => "it is from another version of the gateway",
-            Self::Broken => "it has changed since it was written: its checksum differs",
-        })
-    }
-}
-
-impl std::error::Error for NotRestored {}
 
 impl Memory {
     /// Writes all counters that matter at `now`. Returns the number of keys. Fails if writing to `out` does.
     pub fn save(&self, now: Time, out: &mut impl Write) -> io::Result<usize> {
         self.migrate_all(now);
-        let mut out = Hashing { out, hasher: blake3::Hasher::new() };
-        out.write_all(NAME)?;
-        out.write_all(VERSION)?;
-        out.write_varint(now.micros())?;
+        let mut hasher = blake3::Hasher::new();
+        let mut write = |bytes: &[u8]| {
+            hasher.update(bytes);
+            out.write_all(bytes)
+        };
+        let mut head = [NAME, VERSION].concat();
+        head.write_varint(now.micros())?;
+        write(&head)?;
         let (mut limits, mut keys) = (HashMap::new(), 0);
         for shard in &self.shards {
             let mut items = Vec::new();
@@ -78,10 +72,10 @@ impl Memory {
                 keys += 1;
             }
             // The shard is unlocked by now, since writing may take a while.
-            out.write_all(&items)?;
+            write(&items)?;
         }
-        out.write_varint(END)?;
-        out.out.write_all(out.hasher.finalize().as_bytes())?;
+        write(&END.encode_var_vec())?;
+        out.write_all(hasher.finalize().as_bytes())?;
         Ok(keys)
     }
 
@@ -211,23 +205,6 @@ fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {
         items.write_varint(capacity)?;
     }
     Ok(())
-}
-
-struct Hashing<'a, W> {
-    out: &'a mut W,
-    hasher: blake3::Hasher,
-}
-
-impl<W: Write> Write for Hashing<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.hasher.update(bytes.get(..written).unwrap_or(bytes));
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 fn number(rest: &mut &[u8]) -> Option<u64> {

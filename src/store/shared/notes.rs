@@ -88,7 +88,7 @@ impl Notes {
         match timeout(TIMEOUT, exchange).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(LinkFailure::Io(error))) => Err(error),
-            Ok(Err(failure)) => Err(io::Error::other(failure.to_string())),
+            Ok(Err(failure)) => Err(io::Error::other(failure)),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
