@@ -5,8 +5,6 @@
 //! is charged once: the largest cost of the limits that it replaces, and of the request itself if the pool is one of its
 //! limits. The cost of a limit that is asked for several keys, such as those of a batch, is the sum of what they lack.
 
-use std::iter::Sum;
-
 use smallvec::SmallVec;
 
 use super::{Ask, Reply};
@@ -67,12 +65,9 @@ impl AskTerms<'_> {
     }
 }
 
-impl Sum for Demand {
-    fn sum<I: Iterator<Item = Self>>(demands: I) -> Self {
-        demands.fold(Self::default(), |all, Self { need, cost }| Self {
-            need: all.need.saturating_add(need),
-            cost: all.cost.saturating_add(cost),
-        })
+impl Demand {
+    fn with(self, other: Self) -> Self {
+        Self { need: self.need.saturating_add(other.need), cost: self.cost.saturating_add(other.cost) }
     }
 }
 
@@ -101,7 +96,8 @@ impl Plan {
                 let lacks = |(index, terms): &(usize, AskTerms<'_>)| {
                     !parts[*index].has_room && terms.overflow == overflow && terms.limit == limit
                 };
-                let lacked = asks.clone().enumerate().filter(lacks).map(|(_, terms)| terms.demand).sum::<Demand>();
+                let lacking = asks.clone().enumerate().filter(lacks).map(|(_, terms)| terms.demand);
+                let lacked = lacking.fold(Demand::default(), Demand::with);
                 let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand, false));
                 let cost = if of_pool.in_steps { 0 } else { asked.cost.max(lacked.cost) };
                 let demand = Demand { need: asked.need.max(lacked.need), cost };

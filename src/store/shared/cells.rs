@@ -167,16 +167,11 @@ impl Cells {
             None if self.cells.len() >= MOST => self.make_room(now, forgotten),
             free => free,
         };
-        let place = match room {
-            Some(place) => {
-                self.cells[place] = cached;
-                place
-            }
-            None => {
-                self.cells.push(cached);
-                self.cells.len() - 1
-            }
-        };
+        let place = room.unwrap_or(self.cells.len());
+        match self.cells.get_mut(place) {
+            Some(free) => *free = cached,
+            None => self.cells.push(cached),
+        }
         // There are at most [`MOST`] and a few more, so it fits.
         let place = CellPlace::try_from(place).unwrap_or(CellPlace::MAX);
         self.places.insert(key.with(limit.shape()), place);

@@ -94,16 +94,8 @@ impl CachedCell {
     /// The counts from which a replacing limit continues: all but leases that are given back as soon as they are granted.
     fn counted(&self) -> Cell {
         let mut counted = self.cell.clone();
-        self.correct_withdrawn(&mut counted, u64::saturating_sub);
+        self.withdrawn().for_each(|charge| charge.correct(&mut counted, u64::saturating_sub));
         counted
-    }
-
-    /// Corrects, in a copy of its cell, what such leases have counted.
-    fn correct_withdrawn(&self, cell: &mut Cell, correct: fn(u64, u64) -> u64) {
-        for charge in self.withdrawn() {
-            let cost = charge.ticket.cost();
-            charge.buckets().for_each(|(rate, bucket)| cell.correct(rate, bucket, |count| correct(count, cost)));
-        }
     }
 
     /// Counts no less than a replaced limit's cell that was `migrated` to this limit. Earlier reads do not suffice any more.
@@ -116,7 +108,7 @@ impl CachedCell {
         // What will be given back is added on top.
         let mut raised = self.counted();
         limit.raise(&mut raised, &migrated, now);
-        self.correct_withdrawn(&mut raised, u64::saturating_add);
+        self.withdrawn().for_each(|charge| charge.correct(&mut raised, u64::saturating_add));
         for (rate, bucket, count) in raised.counts_mut().filter(|(.., count)| **count > 0) {
             self.counters.hold(CounterId { rate, bucket }, *count);
         }

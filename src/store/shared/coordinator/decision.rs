@@ -159,7 +159,7 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
+    pub(in super::super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 

@@ -69,7 +69,7 @@ impl OpenInspection {
 }
 
 impl Coordinator {
-    pub(in crate::store::shared) fn keys(&self) -> usize {
+    pub(in super::super) fn keys(&self) -> usize {
         self.cells.keys()
     }
 

@@ -80,7 +80,7 @@ impl Coordinator {
         }
     }
 
-    pub(in crate::store::shared) fn return_leases(&mut self, now: Instant) {
+    pub(in super::super) fn return_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()
         {
@@ -104,7 +104,7 @@ impl Coordinator {
     }
 
     #[cfg(test)]
-    pub(in crate::store::shared) fn has_leases(&self) -> bool {
+    pub(in super::super) fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 }

@@ -17,12 +17,12 @@ use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::PendingDecision;
 
 impl Coordinator {
-    pub(in crate::store::shared) fn up(&mut self, server: usize) {
+    pub(in super::super) fn up(&mut self, server: usize) {
         self.servers[server].state = ServerState::Up;
     }
 
     /// What was in flight may have arrived or not.
-    pub(in crate::store::shared) fn down(&mut self, server: usize) {
+    pub(in super::super) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
             for (cell, _) in exchange.cells {
                 let cached = self.cells.at(cell);
@@ -44,7 +44,7 @@ impl Coordinator {
     }
 
     /// Each slot is on the server of this number. A cell in flight follows once that exchange is answered or lost.
-    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>, servers: usize) {
+    pub(in super::super) fn follow_slots(&mut self, owners: Vec<usize>, servers: usize) {
         self.servers.resize_with(servers, ServerQueue::default);
         self.servers.iter_mut().enumerate().for_each(|(server, queue)| queue.has_slots(owners.contains(&server)));
         for cell in self.cells.follow_slots(owners) {
@@ -76,7 +76,7 @@ impl Coordinator {
         }
     }
 
-    pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
+    pub(in super::super) fn expire(&mut self, now: Instant) {
         while self.waiting.deadline().is_some_and(|deadline| deadline <= now)
             && let Some(decision) = self.waiting.take(self.waiting.first)
         {
