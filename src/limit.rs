@@ -242,11 +242,8 @@ impl Limit {
     /// millionths, from 0 to [`WHOLE`](crate::base::share::WHOLE). `apart` is counted but set apart for others, and does not
     /// count as used. The cell must be advanced to `now`.
     pub fn level(&self, cell: &Cell, now: Time, apart: u64) -> u32 {
-        let shares = cell
-            .usages(&self.rates, now)
-            .zip(&self.rates)
-            .map(|(usage, rate)| share(usage.used.saturating_sub(apart), rate.capacity()));
-        shares.max().unwrap_or(0)
+        let usages = cell.usages(&self.rates, now).zip(&self.rates);
+        usages.map(|(usage, rate)| share(usage.used.saturating_sub(apart), rate.capacity())).max().unwrap_or(0)
     }
 
     /// Whether every rate admits a request of cost `need` now. The cell must be advanced to `now`.
