@@ -157,10 +157,8 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::metrics::Counter;
     use crate::store::Replaced;
     use crate::store::shared::cached_cell::ExchangeStage;
-    use crate::store::shared::names::AllNames;
     use crate::store::shared::tests::ask;
 
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
@@ -171,11 +169,11 @@ mod tests {
     #[test]
     fn all_cells_of_removed_limits_go_once_they_are_not_needed() {
         let now = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
+        let mut cells = Cells::on(&["a:1"]);
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            cells.of(limit, key, now.1, &Counter::default()).0
+            cells.of(limit, key, now.1).0
         };
         let needed = cell(&goes, 0);
         cell(&stays, usize::MAX);
@@ -208,12 +206,12 @@ mod tests {
     #[test]
     fn cells_of_replaced_limits_go_when_their_counts_matter_no_more() {
         let (instant, now) = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
+        let mut cells = Cells::on(&["a:1"]);
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");
         let ask = ask(&old, key);
-        cells.of(&ask.limit, ask.key, now, &Counter::default());
+        cells.of(&ask.limit, ask.key, now);
         cells.reload(
             &LimitChanges {
                 in_use: vec![new.clone()],

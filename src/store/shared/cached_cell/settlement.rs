@@ -240,9 +240,7 @@ impl CachedCell {
         let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
         self.unspent(limit).saturating_add(asked_for)
     }
-}
 
-impl CachedCell {
     /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge is tracked from now
     /// on.
     pub(in super::super) fn reserve(

@@ -61,7 +61,7 @@ impl Coordinator {
             }
             self.close(&decision, index, standing, !plan.admits);
             let ask = &decision.asks[index];
-            let cached = self.cells.again(&mut decision.places[index], ask, decision.now, &self.health.forgotten);
+            let cached = self.cells.again(&mut decision.places[index], ask, decision.now);
             if let Some(reserved) = decision.result.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 ask.limit.follow(&mut cached.cell, &mut reserved.ticket.reservation);
             }

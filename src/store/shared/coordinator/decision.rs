@@ -48,7 +48,7 @@ impl Coordinator {
         places.clear();
         for ask in asks.iter_mut() {
             self.cells.follow(ask, *now);
-            let (place, cached) = self.cells.of(&ask.limit, ask.key, *now, &self.health.forgotten);
+            let (place, cached) = self.cells.of(&ask.limit, ask.key, *now);
             places.push(place);
             // A proxy that asks may give back what was charged at any gateway. With `strict`, lower counts are believed anyway.
             let is_given_back = ask.if_abandoned == IfAbandoned::Stays && !self.strict;
@@ -156,9 +156,7 @@ impl Coordinator {
             }
         }
     }
-}
 
-impl Coordinator {
     pub(in super::super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }

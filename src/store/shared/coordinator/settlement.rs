@@ -22,7 +22,7 @@ impl Coordinator {
             cost = cost.saturating_sub(ticket.cost());
             (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
-        let place = self.cells.of(&ticket.limit, ticket.key, now, &self.health.forgotten).0;
+        let place = self.cells.of(&ticket.limit, ticket.key, now).0;
         if !ticket.is_of(self.cells.at(place).number) && self.cells.may_have_forgotten(ticket.cell) {
             // It may never have been written to a server. Then giving it back would take from other gateways.
             cost = ticket.cost().max(cost);

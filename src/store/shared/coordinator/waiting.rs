@@ -168,7 +168,7 @@ mod tests {
     use crate::base::clock::Time;
     use crate::config::{SharedStore, Software};
     use crate::limit::Limit;
-    use crate::store::shared::Health;
+    use crate::store::shared::Common;
     use crate::store::shared::batch::Due;
     use crate::store::shared::mailbox::Message;
     use crate::store::shared::memcached::Memcached;
@@ -183,8 +183,8 @@ mod tests {
         let now = Instant::now();
         let store =
             SharedStore { on_error: OnError::Reject, ..SharedStore::with_servers(Software::Memcached, servers) };
-        let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
-        let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
+        let common = Common { refusals: Arc::new(RefusalCache::new(0)), ..Common::new(&store, 1) };
+        let mut coordinator = Coordinator::new(&store, &common);
         (0..2).for_each(|server| coordinator.up(server));
         let asks = ask(limit, key_on(1, 2, limit));
         let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
@@ -203,7 +203,7 @@ mod tests {
         let limit = limit();
         let mut coordinator = asked(&limit, TIME);
         // The previous cell at that place was queued at the other server, and nobody waited for it.
-        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), TIME, &coordinator.health.forgotten);
+        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), TIME);
         let place = (0..2).find(|place| *place != other).unwrap();
         let Coordinator { cells, servers, .. } = &mut coordinator;
         cells.at(other).charge(&limit, TIME, 9);
