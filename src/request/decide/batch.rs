@@ -71,7 +71,6 @@ impl RouteLimit {
         self.rates.set_place(index);
     }
 
-    /// The counter of a request.
     pub fn counter(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> KeyCounter {
         (self.key.extract_rare(attributes, key_cache), self.rates.tier(attributes, key_cache))
     }
