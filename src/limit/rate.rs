@@ -116,7 +116,7 @@ impl Rate {
             Strategy::TokenBucket { burst } if !(1..=most(self.is_in_bytes)).contains(burst) => {
                 return Err(RateError::Burst);
             }
-            Strategy::Calendar(calendar) => micros(calendar.longest()),
+            Strategy::Calendar(calendar) => micros(calendar.unit().longest()),
             _ => self.window,
         };
         let width = match strategy {

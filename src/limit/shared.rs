@@ -81,9 +81,7 @@ impl Cell {
             extension.low_water.clear();
         }
     }
-}
 
-impl Cell {
     /// The index of the rate, the name of the bucket, and the count of each counter. The newest of each rate, to which
     /// requests are added, comes first.
     pub fn counts_mut(&mut self) -> impl Iterator<Item = (usize, u64, &mut u64)> {

@@ -106,13 +106,9 @@ impl Cell {
         if ahead > 0 {
             cell.set_back(ahead);
         }
-        cell.reset_counters(rates, now);
-        Some(Restored { cell, groups, ahead })
-    }
-
-    fn reset_counters(&mut self, rates: &[Rate], now: Time) {
-        for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.uses_counters()) {
+        for (rate, state) in cell.rated_mut(rates).filter(|(rate, _)| rate.uses_counters()) {
             *state = State::new(rate, now);
         }
+        Some(Restored { cell, groups, ahead })
     }
 }
