@@ -35,7 +35,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::plan::{AskPlan, AskTerms};
+use super::plan::AskPlan;
 use super::{Answer, Ask, Away, Demand, IfAbandoned, KeyUsage, LimitChanges, Reply, Ticket, Watch};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -133,9 +133,10 @@ impl From<&Ask<'_>> for OwnedAsk {
 }
 
 impl OwnedAsk {
+    /// What the request asks of the limit itself.
     fn borrowed(&self) -> Ask<'_> {
         let Self { ref limit, key, settles, if_abandoned, held_above, role, overflow, in_steps, place, .. } = *self;
-        let Demand { need, cost } = self.terms().demand;
+        let Demand { need, cost } = self.own_demand.unwrap_or(self.demand());
         Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, in_steps, place }
     }
 
@@ -144,15 +145,9 @@ impl OwnedAsk {
         Demand { need: self.need, cost: self.cost }
     }
 
-    fn terms(&self) -> AskTerms<'_> {
-        let Self { role, place, overflow, in_steps, .. } = *self;
-        let demand = self.own_demand.unwrap_or(self.demand());
-        AskTerms { limit: self.limit.name(), demand, role, place, overflow, in_steps }
-    }
-
     /// Sets `need` and `cost` to what the plan asks of the limit.
     fn follow_plan(&mut self, part: &AskPlan) {
-        let own_demand = self.terms().demand;
+        let own_demand = self.borrowed().demand();
         (self.own_demand, Demand { need: self.need, cost: self.cost }) = match part.pooled {
             Some((demand, _)) => (Some(own_demand), demand),
             None => (None, own_demand),

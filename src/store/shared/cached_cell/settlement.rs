@@ -193,9 +193,9 @@ impl CachedCell {
 
     /// Adds the verdict on the request itself, and the verdict on what overflows into the limit.
     pub(in super::super) fn judge(&self, ask: &OwnedAsk, at: Time, plan: &AskPlan, result: &mut Reply) {
-        let (terms, place, has_room) = (ask.terms(), ask.place, plan.has_room);
-        if !terms.is_idle() {
-            let verdict = self.verdict(&ask.limit, terms.demand.need, at, has_room);
+        let (own, place, has_room) = (ask.borrowed(), ask.place, plan.has_room);
+        if !own.is_idle() {
+            let verdict = self.verdict(&ask.limit, own.need, at, has_room);
             let level = if has_room { ask.level } else { 0 };
             result.verdicts.push((place, Verdict { level, ..verdict }));
         }
@@ -204,7 +204,7 @@ impl CachedCell {
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
         if ask.limit.watched.is_some() {
-            let refused = result.refused(&ask.borrowed());
+            let refused = result.refused(&own);
             if refused > 0 || !ask.settles {
                 self.note_reached(&ask.limit, place, at, refused, &mut result.reached);
             }

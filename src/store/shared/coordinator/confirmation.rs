@@ -46,7 +46,7 @@ impl Coordinator {
             ask.is_full |= matches!(standing, Standing::Rejected);
         }
         let has_room = |index: usize, _| !matches!(standings[index], Standing::Rejected | Standing::Final(false));
-        let plan = Plan::new(&decision.asks.iter().map(OwnedAsk::terms), has_room);
+        let plan = Plan::new(&decision.asks.iter().map(OwnedAsk::borrowed), has_room);
         let is_late =
             |(ask, standing): (&OwnedAsk, &Standing)| ask.overflow.is_some() && matches!(standing, Standing::Rejected);
         if plan.admits && decision.asks.iter().zip(&standings).any(is_late) {

@@ -72,7 +72,7 @@ impl Coordinator {
         let mut unread: SmallVec<[CellPlace; 2]> = SmallVec::new();
         for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
             ask.follow_plan(part);
-            let is_idle = ask.terms().is_idle();
+            let is_idle = ask.borrowed().is_idle();
             if ask.is_full || is_idle && part.pooled.is_none() {
                 continue;
             }
@@ -129,7 +129,7 @@ impl Coordinator {
         asked: Instant,
         has_room: impl Fn(&OwnedAsk, &CachedCell, usize, u64) -> bool,
     ) -> Plan {
-        Plan::new(&asks.iter().map(OwnedAsk::terms), |index, demand| {
+        Plan::new(&asks.iter().map(OwnedAsk::borrowed), |index, demand| {
             let (ask, cached) = (&asks[index], self.cells.peek(places[index]));
             !ask.is_full && (cached.is_leased(ask, demand, asked) || has_room(ask, cached, index, demand.need))
         })
