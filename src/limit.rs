@@ -79,6 +79,7 @@ pub mod shared;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
+pub(crate) use counting::{pull, push};
 pub use rate::{
     Edge, MAX_BYTES, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, RateTextError,
     Strategy,
