@@ -22,7 +22,6 @@ use crate::config::{self, Role};
 use crate::limit::{Cell, Limit, RateUsage, Verdict};
 
 use memory::Memory;
-use plan::AskTerms;
 pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
 pub use ticket::{Reserved, Ticket};
@@ -313,9 +312,13 @@ impl From<Memory> for Store {
 }
 
 impl Ask<'_> {
-    fn terms(&self) -> AskTerms<'_> {
-        let Self { need, cost, role, overflow, in_steps, place, .. } = *self;
-        AskTerms { limit: self.limit.name(), demand: Demand { need, cost }, role, place, overflow, in_steps }
+    fn demand(&self) -> Demand {
+        Demand { need: self.need, cost: self.cost }
+    }
+
+    /// Whether the request asks nothing of the limit itself.
+    fn is_idle(&self) -> bool {
+        self.role == Role::Reports && self.demand() == Demand::default()
     }
 
     /// How full the limit is before the request is charged; 0 if it is never held. The cell must be advanced to `now`.

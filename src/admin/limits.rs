@@ -20,7 +20,7 @@ use crate::config::{Config, Cost, Limit};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{
-    DECISIONS, DecisionCounter, KnownBan, KnownBans, LimitMetrics, ListedOverride, TokenCounts, TopKeys, shown_since,
+    DECISIONS, DecisionCounter, KnownBan, KnownBans, LimitMetrics, TemporaryOverride, TokenCounts, TopKeys, shown_since,
 };
 use crate::request::identify::key_text;
 use crate::tokens::Usage;
@@ -148,16 +148,16 @@ pub(super) fn show_overrides(view: &View, path: LimitPath<'_>) -> Option<Value> 
 
 fn overrides(view: &View, limit: &Limit, most: usize) -> Vec<KeyOverride> {
     let temporary = view.temporary.lock();
-    let shown = |one: ListedOverride<'_>| {
-        let rates = match one.allowance {
+    let shown = |one: &TemporaryOverride| {
+        let rates = match one.allowance() {
             Allowance::Rates(rates) => rates.iter().map(ToString::to_string).collect(),
             Allowance::Exempt | Allowance::Block => Vec::new(),
         };
         KeyOverride {
-            key: shown_key(view, limit, one.fingerprint, one.key),
+            key: shown_key(view, limit, one.fingerprint(), &one.key),
             rates,
-            exempt: *one.allowance == Allowance::Exempt,
-            block: *one.allowance == Allowance::Block,
+            exempt: *one.allowance() == Allowance::Exempt,
+            block: *one.allowance() == Allowance::Block,
             // The override ends by the monotonic clock.
             until: clock::now().after(one.ends.saturating_duration_since(Instant::now())).rfc3339(),
         }
@@ -169,8 +169,8 @@ fn overrides(view: &View, limit: &Limit, most: usize) -> Vec<KeyOverride> {
 pub(super) fn overridden(view: &View, limit: &Limit, text: &str) -> Option<Vec<Vec<u8>>> {
     let temporary = view.temporary.lock();
     let mut all = temporary.listed(&limit.name).into_iter();
-    let found = all.find(|one| shown_key(view, limit, one.fingerprint, one.key) == text);
-    found.map(|one| one.key.to_vec())
+    let found = all.find(|one| shown_key(view, limit, one.fingerprint(), &one.key) == text);
+    found.map(|one| one.key.clone())
 }
 
 pub(super) fn shown_key(view: &View, limit: &Limit, key: Fingerprint, parts: &[Vec<u8>]) -> String {

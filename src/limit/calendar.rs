@@ -18,16 +18,6 @@ pub enum Unit {
 }
 
 /// Days or months in a time zone.
-///
-/// ```
-/// use gateway::limit::{Calendar, Unit};
-///
-/// let days = Calendar::utc(Unit::Day);
-/// assert_eq!(days.zone(), "UTC");
-/// let days = days.in_zone("Europe/Berlin");
-/// assert!(days.is_some_and(|days| days.zone() == "Europe/Berlin"));
-/// assert!(Calendar::utc(Unit::Day).in_zone("Mars/Olympus").is_none());
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calendar {
     unit: Unit,
@@ -91,18 +81,13 @@ impl Calendar {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The longest that its unit lasts.
-    pub fn longest(&self) -> Duration {
-        self.unit.longest()
-    }
-
     /// The window with `now`: its first moment and the first moment after it, in microseconds.
     ///
     /// Where clocks change, a day lasts 23 to 25 hours; if they skip midnight, it begins after that. Outside the calendar
     /// (after the year 9998) every window has the longest length of the unit.
     pub fn window(&self, now: Time) -> (u64, u64) {
         self.bounds(now).unwrap_or_else(|| {
-            let length = u64::try_from(self.longest().as_micros()).unwrap_or(u64::MAX);
+            let length = u64::try_from(self.unit.longest().as_micros()).unwrap_or(u64::MAX);
             let start = now.micros() / length * length;
             (start, start.saturating_add(length))
         })

@@ -123,14 +123,14 @@ pub(super) struct GivenBack {
     pub(super) is_elsewhere: bool,
 }
 
-pub(super) fn push(number: u64, bytes: &mut Vec<u8>) {
+pub(crate) fn push(number: u64, bytes: &mut Vec<u8>) {
     let mut digits = [0; 10];
     let length = number.encode_var(&mut digits);
     bytes.extend_from_slice(&digits[..length]);
 }
 
 /// Removes a number from the beginning of `rest`. `None` if there is none.
-pub(super) fn pull(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn pull(rest: &mut &[u8]) -> Option<u64> {
     let (number, length) = u64::decode_var(rest)?;
     *rest = rest.get(length..)?;
     Some(number)

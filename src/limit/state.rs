@@ -37,6 +37,20 @@ macro_rules! any_of {
     };
 }
 
+/// Calls a function with the state, whichever it is.
+macro_rules! for_each_strategy {
+    ($state:ident, $call:ident) => {
+        match $state {
+            Self::SlidingWindow(state) => $call(state),
+            Self::FixedWindow(state) => $call(state),
+            Self::SlidingLog(state) => $call(state),
+            Self::TokenBucket(state) => $call(state),
+            Self::Calendar(state) => $call(state),
+            Self::Ban(state) => $call(state),
+        }
+    };
+}
+
 impl State {
     pub(super) fn new(rate: &Rate, now: Time) -> Self {
         match rate.strategy() {
@@ -51,25 +65,11 @@ impl State {
 
     /// `read` is compiled once for each strategy, so its calls are not virtual.
     pub(super) fn read<'a, T>(&'a self, read: impl FnOnce(&'a dyn Counting) -> T) -> T {
-        match self {
-            Self::SlidingWindow(window) => read(window),
-            Self::FixedWindow(window) => read(window),
-            Self::SlidingLog(log) => read(log),
-            Self::TokenBucket(bucket) => read(bucket),
-            Self::Calendar(window) => read(window),
-            Self::Ban(ban) => read(ban),
-        }
+        for_each_strategy!(self, read)
     }
 
     pub(super) fn change<'a, T>(&'a mut self, change: impl FnOnce(&'a mut dyn Counting) -> T) -> T {
-        match self {
-            Self::SlidingWindow(window) => change(window),
-            Self::FixedWindow(window) => change(window),
-            Self::SlidingLog(log) => change(log),
-            Self::TokenBucket(bucket) => change(bucket),
-            Self::Calendar(window) => change(window),
-            Self::Ban(ban) => change(ban),
-        }
+        for_each_strategy!(self, change)
     }
 
     pub(super) fn buckets(&self) -> Option<&dyn Buckets> {

@@ -135,7 +135,7 @@ fn charge(
     if cost != CostKnown::Never {
         let is_known = |charged: &Cost| cost == CostKnown::FromResponse || !matches!(charged, Cost::Tokens(_));
         let cost_of = |charged: &Cost| decide::response_cost(charged, status, headers).filter(|_| is_known(charged));
-        state.reservations.settle_by(cost_of, &mut state.outcomes, now);
+        state.reservations.settle(cost_of, &mut state.outcomes, now);
     }
 }
 
@@ -280,6 +280,7 @@ pub fn refuse(
         Decision::Admitted | Decision::Unknown => told.unknown().into(),
     };
     // The charge of a request whose token proved invalid stays, as the response says.
-    state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
+    let cost_of = |charged: &Cost| decide::response_cost(charged, answer.status(), answer.headers());
+    state.reservations.settle(cost_of, &mut [], clock::now);
     answer
 }

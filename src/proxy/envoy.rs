@@ -25,12 +25,12 @@ use crate::base::http::header_list;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::reason::Reason;
-use crate::config::Scheme;
+use crate::config::{Cost, Scheme};
 use crate::net::Traffic;
 use crate::proxy::respond::grpc::{self, Code, MessageBody};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
-use crate::request::decide::{Asker, DecisionState};
+use crate::request::decide::{Asker, DecisionState, response_cost};
 use crate::request::descriptors::messages::{HealthCheckRequest, HealthCheckResponse, RateLimitRequest, Serving};
 use crate::request::forward_auth;
 use crate::request::identify::RequestAttributes;
@@ -182,7 +182,8 @@ async fn decide(
     state.outcomes.extend(state.told.drain(..));
     let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
-            state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);
+            let cost_of = |charged: &Cost| response_cost(charged, StatusCode::OK, &head.headers);
+            state.reservations.settle(cost_of, &mut state.outcomes, clock::now);
             let mut told = HeaderMap::new();
             limits.headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 use crate::base::concurrency::ConcurrencyLimiter;
+use crate::base::fingerprint::Fingerprint;
 use crate::base::http::trace_context::{SampleShare, Sampling};
 use crate::base::metrics::PerWorker;
 use crate::config::{self, AccessLog, Config, OnError, Redirect, SentPath};
@@ -137,9 +138,9 @@ impl CompiledRoute {
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub fn balanced_by(&self, attributes: &RequestAttributes<'_>, key_cache: &RefCell<KeyCache>) -> Option<u64> {
         let (key, mut key_cache) = (self.balance_key.as_ref()?, key_cache.borrow_mut());
-        let hash = key.hash(attributes, &mut key_cache);
+        let key = key.extract_rare(attributes, &mut key_cache);
         key_cache.shrink();
-        hash
+        key.map(Fingerprint::high)
     }
 }
 

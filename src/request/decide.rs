@@ -55,7 +55,7 @@ pub use reservations::{
     stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
-pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
+pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverride, TemporaryOverrides};
 
 use bans::Refused;
 use preparation::RateCheck;
@@ -247,11 +247,8 @@ impl DecisionInput<'_, '_> {
 
     /// The use of the limit at this place that the call reports, if it is a report.
     fn reported(&self, place: usize) -> Option<u64> {
-        self.attributes
-            .descriptors
-            .get(place)
-            .filter(|descriptor| descriptor.is_report)
-            .map(|descriptor| descriptor.hits)
+        let descriptor = self.attributes.descriptors.get(place)?;
+        descriptor.is_report.then_some(descriptor.hits)
     }
 
     /// The descriptor about which the limit at this place is asked, if the limit refuses nothing for it.

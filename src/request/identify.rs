@@ -210,11 +210,6 @@ impl KeyExtractor {
         self.extract(attributes, usize::MAX, key_cache)
     }
 
-    /// A hash of the key of a request; `None` if all parts of the key are missing.
-    pub fn hash(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<u64> {
-        self.extract_rare(attributes, key_cache).map(Fingerprint::high)
-    }
-
     /// The value of the first part of the key, by which overrides and tiers are looked up.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
         match self.first(attributes, key_cache)? {

@@ -114,7 +114,7 @@ impl Memory {
             asks.iter().map(|ask| self.place(ask.limit, ask.key)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut is_missing = false;
-        let plan = Plan::new(&asks.iter().map(Ask::terms), |index, demand| {
+        let plan = Plan::new(&asks.iter().copied(), |index, demand| {
             let (ask, (shard, key)) = (&asks[index], places[index]);
             let Some(entry) = shards.of(shard).and_then(|shard| entry(shard, key, ask, now)) else {
                 is_missing = true;
@@ -139,7 +139,7 @@ impl Memory {
             let Some(shard) = shards.of(*shard) else { continue };
             let (place, mut charged) = (ask.place, part.charged);
             let ask = &Ask { settles: ask.settles || may_be_held, ..*ask };
-            if !ask.terms().is_idle() {
+            if !ask.is_idle() {
                 let ask = Ask { cost: mem::take(&mut charged), ..*ask };
                 let verdict = self.judge(shard, *key, &ask, now, part.has_room, &mut reply.reserved);
                 let level = if part.has_room { *level } else { 0 };

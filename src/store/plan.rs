@@ -5,8 +5,6 @@
 //! is charged once: the largest cost of the limits that it replaces, and of the request itself if the pool is one of its
 //! limits. The cost of a limit that is asked for several keys, such as those of a batch, is the sum of what they lack.
 
-use std::iter::Sum;
-
 use smallvec::SmallVec;
 
 use super::{Ask, Reply};
@@ -18,18 +16,6 @@ use crate::limit::Verdict;
 pub struct Demand {
     pub need: u64,
     pub cost: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AskTerms<'a> {
-    /// The name of the limit, which may be asked for several keys.
-    pub(super) limit: &'a str,
-    /// What the request asks of the limit itself: nothing if the limit only stands in for others.
-    pub(super) demand: Demand,
-    pub(super) role: Role,
-    pub(super) place: usize,
-    pub(super) overflow: Option<usize>,
-    pub(super) in_steps: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,18 +47,9 @@ pub struct RefusedAsk {
     pub pooled: Option<Pooled>,
 }
 
-impl AskTerms<'_> {
-    pub(super) fn is_idle(&self) -> bool {
-        self.role == Role::Reports && self.demand == Demand::default()
-    }
-}
-
-impl Sum for Demand {
-    fn sum<I: Iterator<Item = Self>>(demands: I) -> Self {
-        demands.fold(Self::default(), |all, Self { need, cost }| Self {
-            need: all.need.saturating_add(need),
-            cost: all.cost.saturating_add(cost),
-        })
+impl Demand {
+    fn with(self, other: Self) -> Self {
+        Self { need: self.need.saturating_add(other.need), cost: self.cost.saturating_add(other.cost) }
     }
 }
 
@@ -85,24 +62,25 @@ impl AskPlan {
 impl Plan {
     /// `has_room` says whether the limit with this index has room for a demand.
     pub(super) fn new<'a>(
-        asks: &(impl Iterator<Item = AskTerms<'a>> + Clone),
+        asks: &(impl Iterator<Item = Ask<'a>> + Clone),
         mut has_room: impl FnMut(usize, Demand) -> bool,
     ) -> Self {
         let mut parts: SmallVec<[AskPlan; 2]> = SmallVec::new();
-        for (index, terms) in asks.clone().enumerate() {
-            let has_room = terms.is_idle() || has_room(index, terms.demand);
-            parts.push(AskPlan { has_room, pooled: None, charged: terms.demand.cost });
+        for (index, ask) in asks.clone().enumerate() {
+            let has_room = ask.is_idle() || has_room(index, ask.demand());
+            parts.push(AskPlan { has_room, pooled: None, charged: ask.cost });
         }
-        let pool = |place| asks.clone().enumerate().find(|(_, terms)| terms.place == place);
-        for (index, AskTerms { limit, overflow, .. }) in asks.clone().enumerate() {
+        let pool = |place| asks.clone().enumerate().find(|(_, ask)| ask.place == place);
+        for (index, Ask { limit, overflow, .. }) in asks.clone().enumerate() {
             if let (false, Some(place)) = (parts[index].has_room, overflow)
                 && let Some((pool, of_pool)) = pool(place)
             {
-                let lacks = |(index, terms): &(usize, AskTerms<'_>)| {
-                    !parts[*index].has_room && terms.overflow == overflow && terms.limit == limit
+                let lacks = |(index, ask): &(usize, Ask<'_>)| {
+                    !parts[*index].has_room && ask.overflow == overflow && ask.limit.name() == limit.name()
                 };
-                let lacked = asks.clone().enumerate().filter(lacks).map(|(_, terms)| terms.demand).sum::<Demand>();
-                let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand, false));
+                let lacking = asks.clone().enumerate().filter(lacks).map(|(_, ask)| ask.demand());
+                let lacked = lacking.fold(Demand::default(), Demand::with);
+                let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand(), false));
                 let cost = if of_pool.in_steps { 0 } else { asked.cost.max(lacked.cost) };
                 let demand = Demand { need: asked.need.max(lacked.need), cost };
                 parts[pool].pooled = Some((demand, false));
@@ -113,7 +91,7 @@ impl Plan {
                 *fits = has_room(index, *demand);
             }
         }
-        let passes = |(index, AskTerms { role, overflow, .. }): (usize, AskTerms<'_>)| {
+        let passes = |(index, Ask { role, overflow, .. }): (usize, Ask<'_>)| {
             let stands_in = |place| pool(place).is_some_and(|(pool, _)| matches!(parts[pool].pooled, Some((_, true))));
             parts[index].has_room || role == Role::Reports || overflow.is_some_and(stands_in)
         };
@@ -198,37 +176,53 @@ impl RefusedAsk {
 mod tests {
     use proptest::prelude::*;
 
+    use std::sync::{Arc, LazyLock};
+
     use super::*;
+    use crate::base::fingerprint::Fingerprint;
+    use crate::limit::Limit;
 
     /// Each ask with the room of its limit.
-    type Case = Vec<(AskTerms<'static>, u64)>;
+    type Case = Vec<(Ask<'static>, u64)>;
+
+    fn limit(name: &str, cost: u64, overflow: Option<usize>) -> Ask<'static> {
+        static LIMITS: LazyLock<[Arc<Limit>; 3]> =
+            LazyLock::new(|| ["", "a", "b"].map(|name| Arc::new(Limit::new(name, &[]))));
+        let limit = LIMITS.iter().find(|limit| limit.name() == name).unwrap();
+        Ask { overflow, ..Ask::new(limit, Fingerprint::of(b""), cost) }
+    }
+
+    /// Only stands in for others.
+    fn idle() -> Ask<'static> {
+        Ask { role: Role::Reports, ..limit("", 0, None) }
+    }
 
     fn plan(case: &Case) -> Plan {
-        let placed = |(place, (terms, _)): (usize, &(AskTerms<'static>, u64))| AskTerms { place, ..*terms };
+        let placed = |(place, (ask, _)): (usize, &(Ask<'static>, u64))| Ask { place, ..*ask };
         Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
     }
 
     /// Replaces just the full limits by their pools. Returns what each limit is charged; `None` if the request is refused.
     fn oracle(case: &Case) -> Option<Vec<u64>> {
-        let fits = |index: usize| case[index].0.demand.need <= case[index].1;
+        let fits = |index: usize| case[index].0.need <= case[index].1;
         let full = |index: &usize| !fits(*index);
         let refuses = |index: &usize| case[*index].0.role == Role::Refuses;
         // A need is as large as its cost here.
         let lacked = |index: usize| {
-            let of = |index: usize| (case[index].0.limit, case[index].0.overflow);
+            let of = |index: usize| (case[index].0.limit.name(), case[index].0.overflow);
             let same = (0..case.len()).filter(full).filter(|other| of(*other) == of(index));
-            same.map(|index| case[index].0.demand.cost).sum::<u64>()
+            same.map(|index| case[index].0.cost).sum::<u64>()
         };
         // Each full limit must be replaced, and each pool must have room for each limit that it replaces, and for itself.
         for index in (0..case.len()).filter(full).filter(refuses) {
             let pool = case[index].0.overflow?;
-            if lacked(index).max(case[pool].0.demand.need) > case[pool].1 {
+            if lacked(index).max(case[pool].0.need) > case[pool].1 {
                 return None;
             }
         }
         let replaced =
             |pool: usize| (0..case.len()).filter(full).filter(move |index| case[*index].0.overflow == Some(pool));
-        let own = |index: usize| if fits(index) { case[index].0.demand.cost } else { 0 };
+        let own = |index: usize| if fits(index) { case[index].0.cost } else { 0 };
         let most = |pool: usize| replaced(pool).map(lacked).max();
         Some((0..case.len()).map(|index| own(index).max(most(index).unwrap_or(0))).collect())
     }
@@ -236,33 +230,20 @@ mod tests {
     /// A few limits, then the pools into which they overflow; a pool may be a limit of the request itself.
     fn cases() -> impl Strategy<Value = Case> {
         let name = prop::sample::select(&["a", "b"][..]);
-        let limit = (name, 0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
+        let one = (name, 0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
         let pool = (0..5_u64, 0..6_u64);
-        (prop::collection::vec(limit, 0..4), prop::collection::vec(pool, 0..3)).prop_map(|(limits, pools)| {
+        (prop::collection::vec(one, 0..4), prop::collection::vec(pool, 0..3)).prop_map(|(limits, pools)| {
             let first = limits.len();
-            let limits = limits.into_iter().map(|(limit, cost, reports, overflow, room)| {
+            let limits = limits.into_iter().map(|(name, cost, reports, overflow, room)| {
                 let role = if reports { Role::Reports } else { Role::Refuses };
                 // A limit that only reports has no pool.
                 let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
-                (
-                    AskTerms { limit, demand: Demand { need: cost, cost }, role, place: 0, overflow, in_steps: false },
-                    room,
-                )
+                (Ask { role, ..limit(name, cost, overflow) }, room)
             });
             let limits: Case = limits.collect();
             let pools = pools.into_iter().map(|(cost, room)| {
                 let role = if cost == 0 { Role::Reports } else { Role::Refuses };
-                (
-                    AskTerms {
-                        limit: "",
-                        demand: Demand { need: cost, cost },
-                        role,
-                        place: 0,
-                        overflow: None,
-                        in_steps: false,
-                    },
-                    room,
-                )
+                (Ask { role, ..limit("", cost, None) }, room)
             });
             limits.into_iter().chain(pools).collect()
         })
@@ -280,17 +261,6 @@ mod tests {
         }
     }
 
-    fn limit(limit: &'static str, cost: u64, overflow: Option<usize>) -> AskTerms<'static> {
-        AskTerms {
-            limit,
-            demand: Demand { need: cost, cost },
-            role: Role::Refuses,
-            place: 0,
-            overflow,
-            in_steps: false,
-        }
-    }
-
     fn charged(case: &Case) -> Option<Vec<u64>> {
         let plan = plan(case);
         plan.admits.then(|| plan.parts.iter().map(|part| part.charged).collect())
@@ -298,14 +268,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_charged_once() {
-        let idle = AskTerms {
-            limit: "",
-            demand: Demand::default(),
-            role: Role::Reports,
-            place: 0,
-            overflow: None,
-            in_steps: false,
-        };
+        let idle = idle();
         let one = |room, of_pool| charged(&vec![(limit("a", 1, Some(1)), room), (idle, of_pool)]);
         assert_eq!([one(1, 0), one(0, 1), one(0, 0)], [Some(vec![1, 0]), Some(vec![0, 1]), None]);
         let two =
@@ -318,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_charged_in_steps_only_needs_room() {
-        let pool = AskTerms { in_steps: true, demand: Demand::default(), role: Role::Reports, ..limit("", 0, None) };
+        let pool = Ask { in_steps: true, ..idle() };
         let plan = |room| plan(&vec![(limit("a", 4, Some(1)), 0), (pool, room)]);
         assert_eq!(
             plan(4).parts[1],

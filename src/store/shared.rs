@@ -35,7 +35,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::plan::{AskPlan, AskTerms};
+use super::plan::AskPlan;
 use super::{Answer, Ask, Away, Demand, IfAbandoned, KeyUsage, LimitChanges, Reply, Ticket, Watch};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -133,9 +133,10 @@ impl From<&Ask<'_>> for OwnedAsk {
 }
 
 impl OwnedAsk {
+    /// What the request asks of the limit itself.
     fn borrowed(&self) -> Ask<'_> {
         let Self { ref limit, key, settles, if_abandoned, held_above, role, overflow, in_steps, place, .. } = *self;
-        let Demand { need, cost } = self.terms().demand;
+        let Demand { need, cost } = self.own_demand.unwrap_or(self.demand());
         Ask { limit, key, need, cost, settles, if_abandoned, held_above, role, overflow, in_steps, place }
     }
 
@@ -144,15 +145,9 @@ impl OwnedAsk {
         Demand { need: self.need, cost: self.cost }
     }
 
-    fn terms(&self) -> AskTerms<'_> {
-        let Self { role, place, overflow, in_steps, .. } = *self;
-        let demand = self.own_demand.unwrap_or(self.demand());
-        AskTerms { limit: self.limit.name(), demand, role, place, overflow, in_steps }
-    }
-
     /// Sets `need` and `cost` to what the plan asks of the limit.
     fn follow_plan(&mut self, part: &AskPlan) {
-        let own_demand = self.terms().demand;
+        let own_demand = self.borrowed().demand();
         (self.own_demand, Demand { need: self.need, cost: self.cost }) = match part.pooled {
             Some((demand, _)) => (Some(own_demand), demand),
             None => (None, own_demand),
@@ -212,11 +207,8 @@ impl Common {
 }
 
 impl Shared {
-    /// Each of the `workers` must run [`Self::carry`]. A separate thread talks to the server. A single worker does that
-    /// itself: two threads would only take turns, and each switch costs more than the work.
-    ///
-    /// # Errors
-    /// If a thread cannot be started.
+    /// Each of the `workers` must run [`Self::carry`]. A separate thread talks to the server. A single worker does that itself:
+    /// two threads would only take turns, and each switch costs more than the work. Fails if a thread cannot be started.
     pub fn start(config: &config::SharedStore, workers: usize) -> io::Result<Self> {
         let common = Common::new(config, workers);
         let (done, is_done) = watch::channel(());
@@ -256,21 +248,15 @@ impl Shared {
         self.common.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
-    /// What is counted for a key, as far as gateways have told the server.
-    ///
-    /// # Errors
-    /// If the server does not answer.
+    /// What is counted for a key, as far as gateways have told the server. Fails if the server does not answer.
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
         let (reply, usage) = oneshot::channel();
         self.inspect(limit, key, now, Task::Peek(reply));
         usage.await.map_err(|_| Away)
     }
 
-    /// Forgets the counts of a key at all gateways.
-    ///
-    /// # Errors
-    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
-    /// is unknown.
+    /// Forgets the counts of a key at all gateways. Fails if the server does not answer. If it was away before, nothing is
+    /// reset; if the connection broke meanwhile, the outcome is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         let (reply, done) = oneshot::channel();
         self.inspect(limit, key, now, Task::Reset(reply));

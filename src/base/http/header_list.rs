@@ -9,12 +9,8 @@ pub fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
 
 /// The members of a list from all lines of the header, trimmed. Members may be empty.
 pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    has(headers, name)
-        .then(|| headers.get_all(name))
-        .into_iter()
-        .flatten()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .map(<[u8]>::trim_ascii)
+    let lines = has(headers, name).then(|| headers.get_all(name)).into_iter().flatten();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
 /// The value of each of these headers, if the header has exactly one line. One pass for two headers that most requests lack

@@ -159,7 +159,7 @@ impl<'c> Replay<'c> {
         let mut has_room = true;
         if decision == Decision::Admitted {
             has_room = self.charge_bytes(&route.limits, &mut state, record);
-            state.reservations.settle_by(|cost| response_cost(cost, record), &mut [], || record.time);
+            state.reservations.settle(|cost| response_cost(cost, record), &mut [], || record.time);
         }
         state.reservations.keep(|| record.time);
         self.totals.limited += u64::from(decision != Decision::Admitted || !has_room);

@@ -232,9 +232,8 @@ impl Cell {
         ahead: u64,
         bytes: &mut Vec<u8>,
     ) {
-        [0, 0, writer.into(), sequence.into(), operations.len() as u64]
-            .into_iter()
-            .for_each(|number| push(number, bytes));
+        let head = [0, 0, writer.into(), sequence.into(), operations.len() as u64];
+        head.into_iter().for_each(|number| push(number, bytes));
         for mut operation in operations {
             operation.set_ahead(ahead);
             operation.encode(bytes);

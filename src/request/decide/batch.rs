@@ -71,10 +71,8 @@ impl RouteLimit {
         self.rates.set_place(index);
     }
 
-    /// The counter of a request.
     pub fn counter(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> KeyCounter {
-        // No limit of a route has this place, so the key is not cached.
-        (self.key.extract(attributes, usize::MAX, key_cache), self.rates.tier(attributes, key_cache))
+        (self.key.extract_rare(attributes, key_cache), self.rates.tier(attributes, key_cache))
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -185,20 +184,16 @@ impl<'a> DecisionState<'a> {
     /// Refuses a request that found the queue full or waited for too long. The requests before it are gone by `max_delay`.
     pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {
         let decision = self.over(input, place);
+        self.outcomes.clear();
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
-        if let Some((ask, _)) = found {
-            input.limits[place].record_key(input, ask.key, true);
-        }
-        let key = found.map(|(ask, _)| ask.key);
+        let Some((&Ask { limit, key, need, .. }, &profile)) = found else { return decision };
+        let route_limit = &input.limits[place];
+        route_limit.record_key(input, key, true);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)), level: 0 };
+        let (partition, verdict) = (route_limit.key.partition(key), LimitVerdict::Rates(verdict));
         let as_of = self.now(input.now);
-        let outcome = found.map(|(ask, profile)| {
-            let Ask { limit, key, need, .. } = *ask;
-            let (partition, verdict) = (input.limits[place].key.partition(key), LimitVerdict::Rates(verdict));
-            LimitOutcome { place, profile: *profile, limit, partition, need, verdict, as_of }
-        });
-        self.outcomes = SmallVec::from_iter(outcome);
-        key.into_iter().for_each(|key| self.refused_unasked(input, place, key));
+        self.outcomes.push(LimitOutcome { place, profile, limit, partition, need, verdict, as_of });
+        self.refused_unasked(input, place, key);
         decision
     }
 }

@@ -23,7 +23,6 @@ use super::{Decision, DecisionInput, DecisionState, RouteLimit, bans, delay};
 pub enum Stage {
     /// The head. Such a limit tells clients apart without a verified token.
     Head,
-    /// The tokens.
     Tokens,
     /// The body, only because limits that are asked in the same exchange need it.
     BodyOfOthers,

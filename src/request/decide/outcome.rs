@@ -272,10 +272,8 @@ impl<'a> DecisionState<'a> {
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         let reserved = mem::take(&mut reply.reserved);
         // Costs in bytes may be reserved only while the bytes pass.
-        let nothing = self.asks[self.decided..]
-            .iter()
-            .filter(|ask| ask.settles && reserved.iter().all(|one| one.place != ask.place));
-        let nothing: Vec<Reserved> = nothing.map(Reserved::nothing).collect();
+        let is_nothing = |ask: &&Ask<'_>| ask.settles && reserved.iter().all(|one| one.place != ask.place);
+        let nothing: Vec<_> = self.undecided().iter().filter(is_nothing).map(Reserved::nothing).collect();
         for mut reserved in reserved.into_iter().chain(nothing) {
             let place = reserved.place;
             if let Some(limit) = input.limits.get(place) {

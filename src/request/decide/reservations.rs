@@ -203,20 +203,9 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Replaces what was reserved by the cost that the response states, and corrects the verdicts. Without a stated cost, the
-    /// reserved cost stays, unless the body may state it: see [`Self::open`]. `now` returns the arrival of the response.
+    /// Replaces what was reserved by `cost_of(what a limit charges)`, and corrects the verdicts. Without a cost, the reserved
+    /// one stays, unless the body may state it: see [`Self::open`]. `now` returns when the cost became known.
     pub fn settle(
-        &mut self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        outcomes: &mut [LimitOutcome<'_>],
-        now: impl Fn() -> Time,
-    ) {
-        self.settle_by(|cost| response_cost(cost, status, headers), outcomes, now);
-    }
-
-    /// Like [`Self::settle`], for costs from elsewhere: `cost_of(what a limit charges)`.
-    pub fn settle_by(
         &mut self,
         cost_of: impl Fn(&Cost) -> Option<u64>,
         outcomes: &mut [LimitOutcome<'_>],

@@ -35,14 +35,14 @@ pub struct LimitOverrides {
 }
 
 #[derive(Debug)]
-struct TemporaryOverride {
+pub struct TemporaryOverride {
     /// The parts of the key. An empty one is missing.
-    key: Vec<Vec<u8>>,
+    pub key: Vec<Vec<u8>>,
     /// One for each possible reading of the key, at least one.
     fingerprints: Vec<Fingerprint>,
     /// Shared by all overrides of the limit with the same allowance.
     granted: Arc<Granted>,
-    ends: Instant,
+    pub ends: Instant,
 }
 
 #[derive(Debug)]
@@ -60,15 +60,6 @@ impl Granted {
         };
         Self { allowance, limit }
     }
-}
-
-pub struct ListedOverride<'a> {
-    /// The parts of the key. An empty one is missing.
-    pub key: &'a [Vec<u8>],
-    /// One of the fingerprints by which the key is counted.
-    pub fingerprint: Fingerprint,
-    pub allowance: &'a Allowance,
-    pub ends: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,17 +144,8 @@ impl TemporaryOverrides {
     }
 
     /// The overrides of this limit, sorted by their end.
-    pub fn listed(&self, limit: &str) -> Vec<ListedOverride<'_>> {
-        fn listed(one: &TemporaryOverride) -> Option<ListedOverride<'_>> {
-            Some(ListedOverride {
-                key: &one.key,
-                fingerprint: *one.fingerprints.first()?,
-                allowance: &one.granted.allowance,
-                ends: one.ends,
-            })
-        }
-        let list = self.of(limit).map_or(&[][..], |of_limit| &of_limit.list);
-        let mut all: Vec<_> = list.iter().filter_map(listed).collect();
+    pub fn listed(&self, limit: &str) -> Vec<&TemporaryOverride> {
+        let mut all: Vec<_> = self.of(limit).into_iter().flat_map(|of_limit| &of_limit.list).collect();
         all.sort_by_key(|one| one.ends);
         all
     }
@@ -201,6 +183,15 @@ impl LimitOverrides {
 }
 
 impl TemporaryOverride {
+    /// One of the fingerprints by which the key is counted.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprints[0]
+    }
+
+    pub fn allowance(&self) -> &Allowance {
+        &self.granted.allowance
+    }
+
     fn has_one_of(&self, fingerprints: &[Fingerprint]) -> bool {
         self.fingerprints.iter().any(|own| fingerprints.contains(own))
     }

@@ -130,14 +130,12 @@ impl SourceRule {
         match self.source {
             Source::Cookie(_) => {
                 let lines = headers.get_all(header::COOKIE).iter();
-                let separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
-                let is_over = has_more(separators, MOST_COOKIES - 1);
-                is_over.then(|| format!("The request has more than {MOST_COOKIES} cookies."))
+                let mut separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
+                separators.nth(MOST_COOKIES - 1).map(|_| format!("The request has more than {MOST_COOKIES} cookies."))
             }
             Source::Query(_) => {
-                let separators = memchr2_iter(b'&', b';', query.as_bytes());
-                let is_over = has_more(separators, MOST_PARAMETERS - 1);
-                is_over.then(|| format!("The request has more than {MOST_PARAMETERS} parameters."))
+                let last = memchr2_iter(b'&', b';', query.as_bytes()).nth(MOST_PARAMETERS - 1);
+                last.map(|_| format!("The request has more than {MOST_PARAMETERS} parameters."))
             }
             _ => None,
         }
@@ -218,11 +216,6 @@ impl SourceRule {
         // Some servers read `name[x]` as an element of `name`.
         has_prefix && matches!(characters.next(), None | Some('[' | ']'))
     }
-}
-
-/// Whether there are more than `most` items. Stops counting there.
-fn has_more<T>(mut items: impl Iterator<Item = T>, most: usize) -> bool {
-    items.nth(most).is_some()
 }
 
 /// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer token=KEY` as

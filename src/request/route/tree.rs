@@ -97,11 +97,8 @@ impl RouteRequest<'_> {
         let fits = |entry: &&RouteEntry| takes(&entry.methods, self.conditions.method) && self.meets(entry);
         let first = entries.iter().find(fits)?;
         if *self.conditions.method == Method::HEAD && !first.methods.is_empty() {
-            return entries
-                .iter()
-                .filter(fits)
-                .find(|entry| entry.methods.contains(self.conditions.method))
-                .or(Some(first));
+            let own = entries.iter().filter(fits).find(|entry| entry.methods.contains(self.conditions.method));
+            return own.or(Some(first));
         }
         Some(first)
     }

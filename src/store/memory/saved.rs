@@ -14,17 +14,14 @@
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
-
-use integer_encoding::{VarIntReader as _, VarIntWriter as _};
 
 use super::Memory;
 use super::shard::CellEntry;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit};
+use crate::limit::{Cell, Limit, pull, push};
 
 pub const NAME: &[u8] = b"gateway counters, version ";
 const VERSION: &[u8] = b"1\n";
@@ -43,55 +40,47 @@ pub struct RestoredCounters {
     pub unknown: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRestored {
+    #[error("it contains no counters of a gateway")]
     Foreign,
+    #[error("it is from another version of the gateway")]
     Version,
+    #[error("it has changed since it was written: its checksum differs")]
     Broken,
 }
 
-impl fmt::Display for NotRestored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Foreign => "it contains no counters of a gateway",
-            Self::Version => "it is from another version of the gateway",
-            Self::Broken => "it has changed since it was written: its checksum differs",
-        })
-    }
-}
-
-impl std::error::Error for NotRestored {}
-
 impl Memory {
-    /// Writes all counters that matter at `now`. Returns the number of keys.
-    ///
-    /// # Errors
-    /// Those of `out`.
+    /// Writes all counters that matter at `now`. Returns the number of keys. Fails if writing to `out` does.
     pub fn save(&self, now: Time, out: &mut impl Write) -> io::Result<usize> {
         self.migrate_all(now);
-        let mut out = Hashing { out, hasher: blake3::Hasher::new() };
-        out.write_all(NAME)?;
-        out.write_all(VERSION)?;
-        out.write_varint(now.micros())?;
+        let mut hasher = blake3::Hasher::new();
+        let mut write = |bytes: &[u8]| {
+            hasher.update(bytes);
+            out.write_all(bytes)
+        };
+        let mut head = [NAME, VERSION].concat();
+        push(now.micros(), &mut head);
+        write(&head)?;
         let (mut limits, mut keys) = (HashMap::new(), 0);
         for shard in &self.shards {
             let mut items = Vec::new();
             for (key, entry) in shard.lock().iter().filter(|(_, entry)| !entry.is_spent(now)) {
-                write_cell(*key, entry, now, &mut limits, &mut items)?;
+                write_cell(*key, entry, now, &mut limits, &mut items);
                 keys += 1;
             }
             // The shard is unlocked by now, since writing may take a while.
-            out.write_all(&items)?;
+            write(&items)?;
         }
-        out.write_varint(END)?;
-        out.out.write_all(out.hasher.finalize().as_bytes())?;
+        let mut end = Vec::new();
+        push(END, &mut end);
+        write(&end)?;
+        out.write_all(hasher.finalize().as_bytes())?;
         Ok(keys)
     }
 
-    /// Adds the saved counters of these limits. Keys that have counters already keep theirs.
-    ///
-    /// # Errors
-    /// If the bytes are not as they were written. Then nothing is restored.
+    /// Adds the saved counters of these limits. Keys that have counters already keep theirs. Fails if the bytes are not as they
+    /// were written. Then nothing is restored.
     pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<RestoredCounters, NotRestored> {
         let rest = bytes.strip_prefix(NAME).ok_or(NotRestored::Foreign)?;
         if !rest.starts_with(VERSION) {
@@ -121,24 +110,24 @@ fn read<'l>(
     rest: &mut &[u8],
     now: Time,
 ) -> Option<(RestoredCounters, Vec<RestoredCell<'l>>)> {
-    let saved = Time::from_micros(number(rest)?);
+    let saved = Time::from_micros(pull(rest)?);
     let mut restored = RestoredCounters { saved, keys: 0, spent: 0, unknown: 0 };
     let (mut named, mut cells) = (Vec::new(), Vec::new());
     loop {
-        let index = match number(rest)? {
+        let index = match pull(rest)? {
             END => break,
             LIMIT => {
                 let limits = limits.get(&fingerprint(rest)?);
-                let quotas = (0..number(rest)?).map(|_| Some((number(rest)?, number(rest)?)));
+                let quotas = (0..pull(rest)?).map(|_| Some((pull(rest)?, pull(rest)?)));
                 let quotas: Quotas = quotas.collect::<Option<_>>()?;
                 named.push(limits.and_then(|limits| nearest(limits, &quotas)));
                 continue;
             }
             kind => usize::try_from(kind - CELL).ok()?,
         };
-        let (limit, key, length) = (*named.get(index)?, fingerprint(rest)?, number(rest)?);
+        let (limit, key, length) = (*named.get(index)?, fingerprint(rest)?, pull(rest)?);
         let state = rest.split_off(..usize::try_from(length).ok()?)?;
-        let counts = (0..number(rest)?).map(|_| Some(((number(rest)?, number(rest)?), number(rest)?)));
+        let counts = (0..pull(rest)?).map(|_| Some(((pull(rest)?, pull(rest)?), pull(rest)?)));
         let counts: BTreeMap<_, _> = counts.collect::<Option<_>>()?;
         let Some(limit) = limit else {
             restored.unknown += 1;
@@ -171,72 +160,38 @@ fn nearest<'l>(limits: &[&'l Arc<Limit>], wanted: &Quotas) -> Option<&'l Arc<Lim
 }
 
 /// Writes a cell as of `now`, after its limit if that is not in `limits` yet.
-fn write_cell(
-    key: Fingerprint,
-    entry: &CellEntry,
-    now: Time,
-    limits: &mut WrittenLimits,
-    items: &mut Vec<u8>,
-) -> io::Result<()> {
+fn write_cell(key: Fingerprint, entry: &CellEntry, now: Time, limits: &mut WrittenLimits, items: &mut Vec<u8>) {
     let (rates, mut cell) = (entry.limit.rates(), entry.cell.clone());
     cell.advance(rates, now);
     let next = CELL + limits.len() as u64;
     let kind = match limits.entry(Arc::as_ptr(&entry.limit)) {
         Vacant(vacant) => {
-            write_limit(&entry.limit, items)?;
+            write_limit(&entry.limit, items);
             vacant.insert((next, entry.limit.clone())).0
         }
         Occupied(written) => written.get().0,
     };
-    items.write_varint(kind)?;
+    push(kind, items);
     items.extend_from_slice(&key.to_bytes());
     let state = cell.save(0);
-    items.write_varint(state.len())?;
+    push(state.len() as u64, items);
     items.extend_from_slice(&state);
     let counts: Vec<_> = cell.counts_mut().filter(|(_, _, count)| **count > 0).collect();
-    items.write_varint(counts.len())?;
+    push(counts.len() as u64, items);
     for (place, bucket, count) in counts {
-        items.write_varint(place)?;
-        items.write_varint(bucket)?;
-        items.write_varint(*count)?;
+        [place as u64, bucket, *count].into_iter().for_each(|number| push(number, items));
     }
-    Ok(())
 }
 
 /// The limits that were written, by address, with the kind of their cells. The `Arc` keeps the address from being reused.
 type WrittenLimits = HashMap<*const Limit, (u64, Arc<Limit>)>;
 
-fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {
-    items.write_varint(LIMIT)?;
+fn write_limit(limit: &Limit, items: &mut Vec<u8>) {
+    push(LIMIT, items);
     items.extend_from_slice(&limit.id().to_bytes());
     let quotas = quotas(limit);
-    items.write_varint(quotas.len())?;
-    for (quota, capacity) in quotas {
-        items.write_varint(quota)?;
-        items.write_varint(capacity)?;
-    }
-    Ok(())
-}
-
-struct Hashing<'a, W> {
-    out: &'a mut W,
-    hasher: blake3::Hasher,
-}
-
-impl<W: Write> Write for Hashing<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.hasher.update(bytes.get(..written).unwrap_or(bytes));
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
-fn number(rest: &mut &[u8]) -> Option<u64> {
-    rest.read_varint().ok()
+    push(quotas.len() as u64, items);
+    quotas.into_iter().flat_map(<[u64; 2]>::from).for_each(|number| push(number, items));
 }
 
 fn fingerprint(rest: &mut &[u8]) -> Option<Fingerprint> {

@@ -196,10 +196,8 @@ mod tests {
     use super::*;
     use crate::base::clock::Time;
     use crate::base::fingerprint::Fingerprint;
-    use crate::base::metrics::Counter;
     use crate::limit::Limit;
     use crate::store::shared::memcached::Memcached;
-    use crate::store::shared::names::AllNames;
     use crate::store::shared::protocol::Protocol;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -214,12 +212,12 @@ mod tests {
         fn new() -> Self {
             let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
             let limit = Arc::new(Limit::new("l", &["999/d".parse().unwrap()]));
-            Self { queue, cells: Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]), limit }
+            Self { queue, cells: Cells::on(&["a:1"]), limit }
         }
 
         fn cell(&mut self) -> CellPlace {
             let key = Fingerprint::of(&self.cells.len().to_be_bytes());
-            self.cells.of(&self.limit, key, NOW, &Counter::default()).0
+            self.cells.of(&self.limit, key, NOW).0
         }
 
         fn want(&mut self, count: u64) {

@@ -13,11 +13,11 @@ use foldhash::fast::RandomState;
 
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, ExchangeStage};
+use super::health::Health;
 use super::names::{AllNames, Names};
 use super::slots::slot_of;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::base::metrics::Counter;
 use crate::limit::Limit;
 use crate::store::reloads::Reloads;
 
@@ -42,6 +42,8 @@ pub(super) struct Cells {
     /// The number of the latest cell that was forgotten before the server knew all its charges.
     forgotten: Option<u32>,
     names: AllNames,
+    /// Counts cells that make room while they have pending charges.
+    health: Arc<Health>,
     servers: Vec<String>,
     /// The server of each slot; empty if servers have none.
     owners: Vec<usize>,
@@ -51,7 +53,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(mut names: AllNames, servers: &[String]) -> Self {
+    pub(super) fn new(mut names: AllNames, servers: &[String], health: Arc<Health>) -> Self {
         Self {
             nobody: names.of(&Arc::new(Limit::new("", &[]))),
             free: Vec::new(),
@@ -62,6 +64,7 @@ impl Cells {
             next: 0,
             forgotten: None,
             names,
+            health,
             servers: servers.to_vec(),
             owners: Vec::new(),
             reloads: Reloads::default(),
@@ -96,17 +99,10 @@ impl Cells {
         &self.cells[place as usize]
     }
 
-    /// The cell of a key of a limit, and its place. `forgotten` counts cells that make room while they have pending charges.
-    pub(super) fn of(
-        &mut self,
-        limit: &Arc<Limit>,
-        key: Fingerprint,
-        now: Time,
-        forgotten: &Counter,
-    ) -> (CellPlace, &mut CachedCell) {
+    pub(super) fn of(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> (CellPlace, &mut CachedCell) {
         let place = match self.places.get(&key.with(limit.shape())) {
             Some(place) => *place,
-            None => self.add(limit, key, now, forgotten),
+            None => self.add(limit, key, now),
         };
         self.see_reload(place, limit, now);
         let cached = &mut self.cells[place as usize];
@@ -118,15 +114,9 @@ impl Cells {
     }
 
     /// The cell that was at `place` when it was asked for; created anew if nobody waited for it and it had to make room.
-    pub(super) fn again(
-        &mut self,
-        place: &mut CellPlace,
-        ask: &OwnedAsk,
-        now: Time,
-        forgotten: &Counter,
-    ) -> &mut CachedCell {
+    pub(super) fn again(&mut self, place: &mut CellPlace, ask: &OwnedAsk, now: Time) -> &mut CachedCell {
         if self.at(*place).id() != ask.cell() {
-            *place = self.of(&ask.limit, ask.key, now, forgotten).0;
+            *place = self.of(&ask.limit, ask.key, now).0;
         }
         self.see_reload(*place, &ask.limit, now);
         self.at(*place)
@@ -155,7 +145,7 @@ impl Cells {
         self.forgotten = Some(newest.unwrap_or(number));
     }
 
-    fn add(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time, forgotten: &Counter) -> CellPlace {
+    fn add(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> CellPlace {
         let names = self.names.of(limit);
         let server = match &self.owners[..] {
             [] => names.server(key, &self.servers),
@@ -164,19 +154,14 @@ impl Cells {
         let cached = CachedCell::new(self.next, names, key, server, now);
         self.next = self.next.wrapping_add(1);
         let room = match self.free.pop() {
-            None if self.cells.len() >= MOST => self.make_room(now, forgotten),
+            None if self.cells.len() >= MOST => self.make_room(now),
             free => free,
         };
-        let place = match room {
-            Some(place) => {
-                self.cells[place] = cached;
-                place
-            }
-            None => {
-                self.cells.push(cached);
-                self.cells.len() - 1
-            }
-        };
+        let place = room.unwrap_or(self.cells.len());
+        match self.cells.get_mut(place) {
+            Some(free) => *free = cached,
+            None => self.cells.push(cached),
+        }
         // There are at most [`MOST`] and a few more, so it fits.
         let place = CellPlace::try_from(place).unwrap_or(CellPlace::MAX);
         self.places.insert(key.with(limit.shape()), place);
@@ -207,7 +192,7 @@ impl Cells {
         (places.start < cells.len()).then_some(stay)
     }
 
-    fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
+    fn make_room(&mut self, now: Time) -> Option<usize> {
         for _ in 0..LOOKS {
             let place = self.hand;
             self.hand = (place + 1) % self.cells.len();
@@ -216,7 +201,7 @@ impl Cells {
                 continue;
             }
             if cached.has_pending() && !cached.is_spent(&self.reloads, now) {
-                forgotten.one();
+                self.health.forgotten.one();
                 let number = cached.number;
                 self.note_forgotten(number);
             }
@@ -238,6 +223,12 @@ impl Cells {
     pub(super) fn all(&self) -> impl Iterator<Item = (CellPlace, &CachedCell)> {
         (0..).zip(&self.cells)
     }
+
+    pub(super) fn on(servers: &[&str]) -> Self {
+        let servers: Vec<_> = servers.iter().map(|server| (*server).to_owned()).collect();
+        let health = Arc::new(Health::new(&servers, 1, "memcached"));
+        Self::new(AllNames::new("gw", false), &servers, health)
+    }
 }
 
 #[cfg(test)]
@@ -250,13 +241,12 @@ mod tests {
 
     #[test]
     fn cells_of_limits_that_are_gone_are_forgotten() {
-        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned(), "b:2".to_owned()]);
-        let forgotten = Counter::default();
+        let mut cells = Cells::on(&["a:1", "b:2"]);
         let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
         let key = |key: u32| Fingerprint::of(&key.to_be_bytes());
         let ask = |limit: &Arc<Limit>, number: u32| ask(limit, key(number));
         let stays = limit("stays");
-        let (kept, _) = cells.of(&stays, key(0), NOW, &forgotten);
+        let (kept, _) = cells.of(&stays, key(0), NOW);
         let mut needed = Vec::new();
         cells.reload(
             &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
@@ -265,11 +255,11 @@ mod tests {
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {
-                cells.of(&goes, key(number * 10 + client), NOW, &forgotten);
+                cells.of(&goes, key(number * 10 + client), NOW);
             }
             // A cell in flight must keep its place.
             let busy = ask(&goes, number * 10);
-            let (place, cached) = cells.of(&busy.limit, busy.key, NOW, &forgotten);
+            let (place, cached) = cells.of(&busy.limit, busy.key, NOW);
             cached.stage = ExchangeStage::InFlight;
             needed.push((place, cached.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
@@ -281,23 +271,23 @@ mod tests {
         }
         assert_eq!(cells.forget(0..MOST, NOW), Some(0));
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
-        assert_eq!(cells.of(&stays, key(0), NOW, &forgotten).0, kept);
+        assert_eq!(cells.of(&stays, key(0), NOW).0, kept);
         assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
         // An old place now belongs to another cell.
         let mut place = (kept + 1) % 2;
         let again = ask(&limit("limit-1"), 10);
-        assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
+        assert_eq!(cells.again(&mut place, &again, NOW).id(), again.cell());
     }
 
     #[test]
     fn a_bucket_is_spent_by_the_lowest_rate_that_its_key_may_have() {
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
-        let (mut cells, forgotten) = (Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]), Counter::default());
-        cells.of(&fast, Fingerprint::of(b"k"), NOW, &forgotten).1.charge(&fast, NOW, 60);
+        let mut cells = Cells::on(&["a:1"]);
+        cells.of(&fast, Fingerprint::of(b"k"), NOW).1.charge(&fast, NOW, 60);
         cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
         // The bucket is full again by its first rate, but perhaps not by the rate that its key has now.
         let later = NOW.after(std::time::Duration::from_secs(120));
-        assert_eq!((cells.make_room(later, &forgotten), forgotten.get()), (Some(0), 1));
+        assert_eq!((cells.make_room(later), cells.health.forgotten.get()), (Some(0), 1));
     }
 }

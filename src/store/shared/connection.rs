@@ -67,10 +67,8 @@ impl Connection {
         }
     }
 
-    /// Until the connection is made (`None`), or something was read: returns the socket that has it. Cancel-safe.
-    ///
-    /// # Errors
-    /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
+    /// Until the connection is made (`None`), or something was read: returns the socket that has it. Cancel-safe. Fails if the
+    /// server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
     pub(super) async fn proceed(&mut self) -> Result<Option<&mut Socket>, LinkFailure> {
         match self {
             Self::Closed => std::future::pending().await,

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::Common;
 use super::batch::{Due, ServerQueue, ServerState};
 use super::cached_cell::{ExchangeStage, NO_DECISION, OVERTAKEN, Standing, Standings, Writes};
 use super::cells::{CellPlace, Cells};
@@ -51,16 +52,12 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    pub(super) fn new(
-        config: &config::SharedStore,
-        workers: usize,
-        health: Arc<Health>,
-        refusals: Arc<RefusalCache>,
-    ) -> Self {
+    pub(super) fn new(config: &config::SharedStore, common: &Common) -> Self {
+        let Common { mailboxes, health, refusals, .. } = common.clone();
         // A server of Valkey may be a node of a cluster.
         let names = AllNames::new(&config.prefix, config.software == Software::Valkey);
         Self {
-            cells: Cells::new(names, &config.servers),
+            cells: Cells::new(names, &config.servers, health.clone()),
             waiting: DecisionQueue::default(),
             servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,
@@ -68,7 +65,7 @@ impl Coordinator {
             health,
             refusals,
             sweep: None,
-            replies: (0..workers).map(|_| PendingDecisions::new()).collect(),
+            replies: (0..mailboxes.workers()).map(|_| PendingDecisions::new()).collect(),
             inspections: Inspections::default(),
             leases: VecDeque::new(),
         }
@@ -249,7 +246,7 @@ impl Coordinator {
         for (ask, place) in asks.iter_mut().zip(places.iter_mut()) {
             // There may have been a reload while it waited.
             self.cells.follow(ask, *now);
-            let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
+            let cached = self.cells.again(place, ask, *now);
             let now = cached.advance_for(&ask.limit, *now, *asked);
             admits.push(Admit { now, is_provisional: false, is_leased: false });
         }

@@ -254,15 +254,9 @@ impl UnconfirmedCounters {
             counter.restore = false;
         }
         self.unconfirmed.retain(|counter| !counter.is_clean());
-        if let Some(mut counted) = self.counted_here.take() {
-            counted.clear();
-            counted.extend(
-                self.unconfirmed
-                    .iter()
-                    .map(|UnconfirmedCounter { id, .. }| (*id, 0u64.saturating_add_signed(self.pending(*id)))),
-            );
-            self.counted_here = Some(counted);
-        }
+        let counted = self.unconfirmed.iter().map(|counter| counter.id);
+        let counted = counted.map(|id| (id, 0u64.saturating_add_signed(self.pending(id)))).collect();
+        self.counted_here = self.counted_here.is_some().then(|| Box::new(counted));
     }
 
     pub(super) fn retain(&mut self, matters: impl Fn(CounterId) -> bool) {

@@ -53,11 +53,12 @@ struct Server {
 impl Engine {
     /// The engine begins to connect at the first [`Self::wake`].
     pub(super) fn new(config: &config::SharedStore, protocol: &dyn Protocol, common: Common, now: Instant) -> Self {
-        let Common { mailboxes, health, refusals, .. } = common;
+        let coordinator = Coordinator::new(config, &common);
+        let Common { mailboxes, health, .. } = common;
         let known = health.servers();
         let servers = known.iter().map(|server| Server::new(server.clone(), config.timeout, now));
         Self {
-            coordinator: Coordinator::new(config, mailboxes.workers(), health.clone(), refusals),
+            coordinator,
             mailboxes,
             health,
             timeout: config.timeout,

@@ -1,35 +1,27 @@
 //! Why a server cannot be used, or not any more.
 
-use std::fmt;
 use std::io;
 
 /// The input is no reply to what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LinkFailure {
-    Io(io::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it closed the connection")]
     Closed,
+    #[error("it did not answer in time")]
     Silent,
+    #[error("its answer does not follow the protocol")]
     Garbage,
     /// The server answered, but refused all that it was asked.
+    #[error("it answered \"{0}\"")]
     Failed(String),
     /// It cannot be used as the configuration says.
+    #[error("{0}")]
     Refused(String),
-}
-
-impl fmt::Display for LinkFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Closed => f.write_str("it closed the connection"),
-            Self::Silent => f.write_str("it did not answer in time"),
-            Self::Garbage => f.write_str("its answer does not follow the protocol"),
-            Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
-            Self::Refused(why) => f.write_str(why),
-        }
-    }
 }
 
 impl LinkFailure {
@@ -45,12 +37,6 @@ impl LinkFailure {
     /// It refuses a command that is needed.
     pub(super) fn refused(command: &str, answer: &[u8]) -> Self {
         Self::Refused(format!("it refuses {command}: it answered \"{}\"", String::from_utf8_lossy(answer)))
-    }
-}
-
-impl From<io::Error> for LinkFailure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
     }
 }
 

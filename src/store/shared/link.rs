@@ -154,10 +154,7 @@ impl Link {
     }
 
     /// Reads on in `input`, which begins with the first byte that is not taken yet. Returns what an exchange that has been
-    /// answered in full has come to, and when it was begun.
-    ///
-    /// # Errors
-    /// If the input is no reply to the exchanges that were begun.
+    /// answered in full has come to, and when it was begun. Fails if the input is no reply to the exchanges that were begun.
     pub(super) fn receive(&mut self, input: &[u8]) -> Result<Option<(Outcome, Instant)>, Garbage> {
         let Some((reader, _)) = self.in_flight.front_mut() else {
             // Nobody has asked for these bytes.

@@ -94,16 +94,8 @@ impl CachedCell {
     /// The counts from which a replacing limit continues: all but leases that are given back as soon as they are granted.
     fn counted(&self) -> Cell {
         let mut counted = self.cell.clone();
-        self.correct_withdrawn(&mut counted, u64::saturating_sub);
+        self.withdrawn().for_each(|charge| charge.correct(&mut counted, u64::saturating_sub));
         counted
-    }
-
-    /// Corrects, in a copy of its cell, what such leases have counted.
-    fn correct_withdrawn(&self, cell: &mut Cell, correct: fn(u64, u64) -> u64) {
-        for charge in self.withdrawn() {
-            let cost = charge.ticket.cost();
-            charge.buckets().for_each(|(rate, bucket)| cell.correct(rate, bucket, |count| correct(count, cost)));
-        }
     }
 
     /// Counts no less than a replaced limit's cell that was `migrated` to this limit. Earlier reads do not suffice any more.
@@ -116,7 +108,7 @@ impl CachedCell {
         // What will be given back is added on top.
         let mut raised = self.counted();
         limit.raise(&mut raised, &migrated, now);
-        self.correct_withdrawn(&mut raised, u64::saturating_add);
+        self.withdrawn().for_each(|charge| charge.correct(&mut raised, u64::saturating_add));
         for (rate, bucket, count) in raised.counts_mut().filter(|(.., count)| **count > 0) {
             self.counters.hold(CounterId { rate, bucket }, *count);
         }
@@ -165,10 +157,8 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::metrics::Counter;
     use crate::store::Replaced;
     use crate::store::shared::cached_cell::ExchangeStage;
-    use crate::store::shared::names::AllNames;
     use crate::store::shared::tests::ask;
 
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
@@ -179,11 +169,11 @@ mod tests {
     #[test]
     fn all_cells_of_removed_limits_go_once_they_are_not_needed() {
         let now = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
+        let mut cells = Cells::on(&["a:1"]);
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            cells.of(limit, key, now.1, &Counter::default()).0
+            cells.of(limit, key, now.1).0
         };
         let needed = cell(&goes, 0);
         cell(&stays, usize::MAX);
@@ -216,12 +206,12 @@ mod tests {
     #[test]
     fn cells_of_replaced_limits_go_when_their_counts_matter_no_more() {
         let (instant, now) = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
-        let mut cells = Cells::new(AllNames::new("gw", false), &["a:1".to_owned()]);
+        let mut cells = Cells::on(&["a:1"]);
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");
         let ask = ask(&old, key);
-        cells.of(&ask.limit, ask.key, now, &Counter::default());
+        cells.of(&ask.limit, ask.key, now);
         cells.reload(
             &LimitChanges {
                 in_use: vec![new.clone()],

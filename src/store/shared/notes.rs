@@ -37,34 +37,26 @@ impl Notes {
         Self { protocol: super::protocol_of(config), servers, prefix }
     }
 
-    /// Writes the note of this subject, unless there is one. Returns whether there was none.
-    ///
-    /// # Errors
-    /// When the server does not answer, or does not take it.
+    /// Writes the note of this subject, unless there is one. Returns whether there was none. Fails when the server does not
+    /// answer, or does not take it.
     pub async fn claim(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<bool> {
         let (written, _) = self.ask(subject, store(text, Condition::Missing, lifetime)).await?;
         Ok(written == Written::Done)
     }
 
-    /// Writes the note of this subject, and replaces an earlier one.
-    ///
-    /// # Errors
-    /// When the server does not answer, or does not take it.
+    /// Writes the note of this subject, and replaces an earlier one. Fails when the server does not answer, or does not take
+    /// it.
     pub async fn write(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<()> {
         self.ask(subject, store(text, Condition::Always, lifetime)).await.map(drop)
     }
 
-    /// `None` if there is no note, or an empty one.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// `None` if there is no note, or an empty one. Fails when the server does not answer.
     pub async fn read(&self, subject: &str) -> io::Result<Option<String>> {
         let (_, text) = self.ask(subject, |commands, name| commands.read(name)).await?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn remove(&self, subject: &str) -> io::Result<()> {
         self.ask(subject, |commands, name| commands.delete(name)).await.map(drop)
     }
@@ -96,7 +88,7 @@ impl Notes {
         match timeout(TIMEOUT, exchange).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(LinkFailure::Io(error))) => Err(error),
-            Ok(Err(failure)) => Err(io::Error::other(failure.to_string())),
+            Ok(Err(failure)) => Err(io::Error::other(failure)),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }

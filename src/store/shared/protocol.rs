@@ -54,11 +54,9 @@ pub trait Commands {
 }
 
 pub trait Reader: Send {
-    /// Reads on. `input` begins with the first reply to this exchange, and grows from call to call. A reply in it may also become
-    /// another one, if servers redirect. Returns what was replied once all of it has come, and then only once.
-    ///
-    /// # Errors
-    /// When the bytes are not what a server replies to this exchange.
+    /// Reads on. `input` begins with the first reply to this exchange, and grows from call to call. A reply in it may also
+    /// become another one, if servers redirect. Returns what was replied once all of it has come, and then only once. Fails
+    /// when the bytes are not what a server replies to this exchange.
     fn read(&mut self, input: &[u8]) -> Result<Option<Outcome>, Garbage>;
 }
 

@@ -73,7 +73,7 @@ impl RefusalCache {
         // A full ask was not looked at, or was given back, so it is no news.
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.is_full) {
             // A refusal of the request itself also refuses what overflows into the limit.
-            let own = reply.verdict(ask.place).map(|verdict| (ask.terms().demand.need, verdict));
+            let own = reply.verdict(ask.place).map(|verdict| (ask.borrowed().need, verdict));
             // A ban that this request has begun refuses the next ones.
             let begins_ban = ask.cost > 0 && ask.limit.counts_bans();
             let refuses = |(_, verdict): &(u64, Verdict)| !verdict.admitted || begins_ban;
@@ -106,7 +106,7 @@ impl RefusalCache {
         let must_be_recent = !is_lost && banned.is_none() && looks().next().is_some();
         // A refusal that the first lookup finds may be gone at the second.
         let mut known: SmallVec<[(usize, Demand, Verdict); 2]> = SmallVec::new();
-        let plan = Plan::new(&asks.iter().map(Ask::terms), |index, demand| {
+        let plan = Plan::new(&asks.iter().copied(), |index, demand| {
             let found = self.of(&asks[index], demand.need, now, is_lost);
             let verdict = found.filter(|(_, since)| !must_be_recent || now < since.after(BAN_READ));
             known.extend(verdict.map(|(verdict, _)| (index, demand, verdict)));
@@ -119,7 +119,7 @@ impl RefusalCache {
         let of = |index, demand| known.iter().find(|(of, on, _)| (*of, *on) == (index, demand)).map(|known| known.2);
         for (index, (ask, part)) in asks.iter().zip(&plan.parts).enumerate() {
             let place = ask.place;
-            reply.verdicts.extend(of(index, ask.terms().demand).map(|verdict| (place, verdict)));
+            reply.verdicts.extend(of(index, ask.demand()).map(|verdict| (place, verdict)));
             let pooled = part.pooled.and_then(|(demand, _)| Some((demand, of(index, demand)?)));
             reply.pooled.extend(pooled.map(|(demand, verdict)| Pooled { place, demand, verdict }));
         }
@@ -128,7 +128,8 @@ impl RefusalCache {
 
     /// Whether a remembered refusal says that the limit has no room for the request.
     pub(super) fn knows(&self, ask: &OwnedAsk, now: Time) -> bool {
-        self.of(&ask.borrowed(), ask.terms().demand.need, now, false).is_some()
+        let ask = ask.borrowed();
+        self.of(&ask, ask.need, now, false).is_some()
     }
 
     /// The verdict on this ask with this need, and since when it is known.

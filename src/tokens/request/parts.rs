@@ -142,7 +142,6 @@ enum PartString {
     #[default]
     Other,
     Type,
-    /// Data in base64.
     Data(Base64),
     /// The beginning of a URL with data in it, of which this many bytes were read.
     Prefix(u64),

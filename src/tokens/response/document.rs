@@ -14,7 +14,6 @@ pub(super) struct Document {
     pub(super) place: Place,
     /// The outermost ones.
     places: [Place; 5],
-    /// The next member.
     pub(super) member: Member,
     pub(super) class: Class,
     /// For each class, the depth at which it begins, and the class around it.

@@ -62,9 +62,8 @@ impl Report {
     }
 
     pub fn has_input(&self) -> bool {
-        [UsageField::Prompt, UsageField::Input, UsageField::Total]
-            .iter()
-            .any(|field| self.counts[*field as usize].is_some())
+        let fields = [UsageField::Prompt, UsageField::Input, UsageField::Total];
+        fields.into_iter().any(|field| self.counts[field as usize].is_some())
     }
 
     /// Whether the output is stated by this report alone, in which all values are counts. For a response with text it must

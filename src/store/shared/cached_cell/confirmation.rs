@@ -22,18 +22,18 @@ use smallvec::SmallVec;
 
 use super::{CachedCell, ExchangeStage};
 use crate::base::clock::Time;
-use crate::limit::Limit;
+use crate::limit::{Cell, Limit};
 use crate::store::Ticket;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::versioned::Number;
 
 /// In place of a decision's number: the charge of a lease.
-pub(in crate::store::shared) const NO_DECISION: u64 = u64::MAX;
+pub(in super::super) const NO_DECISION: u64 = u64::MAX;
 /// In place of a decision's number: the charge of a lease that is given back as soon as it is granted.
-pub(in crate::store::shared) const WITHDRAWN: u64 = NO_DECISION - 1;
+pub(in super::super) const WITHDRAWN: u64 = NO_DECISION - 1;
 
 impl CachedCell {
-    pub(in crate::store::shared) fn provisional(
+    pub(in super::super) fn provisional(
         &self,
         number: u64,
         index: usize,
@@ -47,7 +47,7 @@ impl CachedCell {
     /// Whether a charge may be provisional without `strict`. A gateway that sees the charge in a sum before it is given back
     /// takes it for an admission for as long as it counts. So only the cost of one request at a time may be provisional
     /// there, and only in a cell that was read.
-    pub(in crate::store::shared) fn may_reserve(&self) -> bool {
+    pub(in super::super) fn may_reserve(&self) -> bool {
         self.has_no_sums()
             || self.was_read
                 && self.stage != ExchangeStage::InFlight
@@ -59,7 +59,7 @@ impl CachedCell {
     /// charge need not read first: a flood of refused requests must not inflate the counters. A state that is kept as a whole
     /// is only charged what fits, so any room suffices there. False while something is unacknowledged: then nothing is added,
     /// and so nothing would be confirmed.
-    pub(in crate::store::shared) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
+    pub(in super::super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = if self.has_no_sums() { 0 } else { limit.capacity() / 8 };
         !self.counters.is_unacknowledged()
             && !self.versioned.as_ref().is_some_and(|state| state.is_unacknowledged())
@@ -72,7 +72,7 @@ impl CachedCell {
     }
 
     /// The results of the charges in the answered exchange. If it confirms none, those that are not rejected go on waiting.
-    pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Confirmation; 2]> {
+    pub(in super::super) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
         let has_room = |charge: &Provisional| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, 1);
@@ -84,16 +84,16 @@ impl CachedCell {
         let mut charges = std::mem::take(&mut self.provisional);
         let later: Provisionals = charges.drain(sent..).collect();
         // Later charges are not on the server yet.
-        later.iter().for_each(|charge| self.take_from_counters(charge));
+        later.iter().for_each(|charge| charge.correct(&mut self.cell, u64::saturating_sub));
         // Leases are for future requests, so they go first.
         charges.sort_by_key(|charge| charge.is_leased());
         // They need less than they cost. They are charged, and take no room from earlier charges.
         let mut exceeding = Provisionals::new();
         while let Some(charge) = charges.pop() {
-            self.take_from_counters(&charge);
+            charge.correct(&mut self.cell, u64::saturating_sub);
             let fits = |cost| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, cost);
             if fits(charge.ticket.cost()) {
-                self.add_to_counters(&charge);
+                charge.correct(&mut self.cell, u64::saturating_add);
                 charges.push(charge);
                 break;
             }
@@ -101,11 +101,11 @@ impl CachedCell {
                 exceeding.push(charge);
                 continue;
             }
-            self.add_to_counters(&charge);
+            charge.correct(&mut self.cell, u64::saturating_add);
             self.undo(&charge);
             rejected.push(Confirmation { charge, is_confirmed: false });
         }
-        exceeding.iter().chain(&later).for_each(|charge| self.add_to_counters(charge));
+        exceeding.iter().chain(&later).for_each(|charge| charge.correct(&mut self.cell, u64::saturating_add));
         charges.extend(exceeding.into_iter().rev());
         if is_confirmed {
             rejected.extend(charges.into_iter().map(|charge| Confirmation { charge, is_confirmed: true }));
@@ -119,10 +119,7 @@ impl CachedCell {
 
     /// Rejects the charges that did not fit into the state that is kept as a whole, and notes which others still wait for
     /// that. If it is uncertain whether a sent charge has arrived, it stays in the sums.
-    pub(in crate::store::shared) fn reject_what_did_not_fit(
-        &mut self,
-        is_certain: bool,
-    ) -> SmallVec<[Confirmation; 2]> {
+    pub(in super::super) fn reject_what_did_not_fit(&mut self, is_certain: bool) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = SmallVec::new();
         let Some(state) = &mut self.versioned else { return rejected };
         let outcomes = state.take_outcomes();
@@ -146,7 +143,7 @@ impl CachedCell {
     }
 
     /// Stops waiting for a decision's provisional charge for this ask. It stays charged.
-    pub(in crate::store::shared) fn withdraw(&mut self, number: u64, index: usize) {
+    pub(in super::super) fn withdraw(&mut self, number: u64, index: usize) {
         let Self { provisional, versioned, .. } = self;
         provisional.retain(|charge| {
             let stays = (charge.number, charge.index) != (number, index);
@@ -158,13 +155,13 @@ impl CachedCell {
     }
 
     /// Stops waiting for any provisional charge. All that are not known to be rejected stay charged.
-    pub(in crate::store::shared) fn withdraw_all(&mut self) -> Provisionals {
+    pub(in super::super) fn withdraw_all(&mut self) -> Provisionals {
         self.versioned.iter_mut().for_each(|state| state.admit_pending());
         std::mem::take(&mut self.provisional)
     }
 
     /// Gives back a charge that was not rejected, unless the key was reset since.
-    pub(in crate::store::shared) fn give_back(&mut self, charge: &Provisional) {
+    pub(in super::super) fn give_back(&mut self, charge: &Provisional) {
         if charge.ticket.cell == self.number {
             self.undo(charge);
         }
@@ -174,65 +171,57 @@ impl CachedCell {
         let Ticket { limit, reservation, .. } = &charge.ticket;
         self.take_back(limit, &reservation.not_admitted(limit.rates(), self.now), reservation.cost());
     }
-
-    fn take_from_counters(&mut self, charge: &Provisional) {
-        self.correct_counters(charge, |count| count.saturating_sub(charge.ticket.cost()));
-    }
-
-    fn add_to_counters(&mut self, charge: &Provisional) {
-        self.correct_counters(charge, |count| count.saturating_add(charge.ticket.cost()));
-    }
-
-    fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
-        for (place, bucket) in charge.buckets() {
-            self.cell.correct(place, bucket, &correct);
-        }
-    }
 }
 
 /// A charge that the server has yet to confirm.
 #[derive(Debug)]
-pub(in crate::store::shared) struct Provisional {
+pub(in super::super) struct Provisional {
     /// The number of the decision, and the index of the charged ask.
-    pub(in crate::store::shared) number: u64,
-    pub(in crate::store::shared) index: usize,
+    pub(in super::super) number: u64,
+    pub(in super::super) index: usize,
     /// With the admitting limit: limits of one shape share a cell, not a quota. A key that is reset gets another cell.
-    pub(in crate::store::shared) ticket: Ticket,
+    pub(in super::super) ticket: Ticket,
     /// How much room there must be; see [`Ask::need`](crate::store::Ask::need).
     pub(super) need: u64,
     /// The moment of the charge. It must fit as of then: later, other counts may have left the window.
     at: Time,
     /// Whether it is part of the exchange in flight.
-    pub(in crate::store::shared) sent: bool,
+    pub(in super::super) sent: bool,
     /// Its number as an attempt to charge the state that is kept as a whole, until the result is known.
-    pub(in crate::store::shared) attempt: Option<Number>,
+    pub(in super::super) attempt: Option<Number>,
 }
 
 impl Provisional {
     /// Whether it is the charge of a lease, for which no decision waits.
-    pub(in crate::store::shared) fn is_leased(&self) -> bool {
+    pub(in super::super) fn is_leased(&self) -> bool {
         matches!(self.number, NO_DECISION | WITHDRAWN)
     }
 
-    pub(in crate::store::shared) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+    /// Corrects what it has counted in a cell by its cost.
+    pub(in super::super) fn correct(&self, cell: &mut Cell, correct: impl Fn(u64, u64) -> u64) {
+        let cost = self.ticket.cost();
+        self.buckets().for_each(|(rate, bucket)| cell.correct(rate, bucket, |count| correct(count, cost)));
+    }
+
+    pub(in super::super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
         self.ticket.reservation.buckets(self.ticket.limit.rates())
     }
 }
 
 /// In the order in which they were made.
-pub(in crate::store::shared) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
+pub(in super::super) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
 
 #[derive(Debug)]
-pub(in crate::store::shared) struct Confirmation {
-    pub(in crate::store::shared) charge: Box<Provisional>,
+pub(in super::super) struct Confirmation {
+    pub(in super::super) charge: Box<Provisional>,
     /// If not, it was rejected and has been given back.
-    pub(in crate::store::shared) is_confirmed: bool,
+    pub(in super::super) is_confirmed: bool,
 }
 
-pub(in crate::store::shared) type Standings = SmallVec<[Standing; 2]>;
+pub(in super::super) type Standings = SmallVec<[Standing; 2]>;
 
 #[derive(Debug)]
-pub(in crate::store::shared) enum Standing {
+pub(in super::super) enum Standing {
     /// Nothing has to be confirmed; says whether the limit admits the request.
     Final(bool),
     Open,

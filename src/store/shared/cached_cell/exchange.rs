@@ -11,19 +11,19 @@ use crate::store::shared::targets::{CellAnswer, Target, Targets};
 use crate::store::shared::versioned::StateWriting;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store::shared) struct Filled {
-    pub(in crate::store::shared) writes: Writes,
+pub(in super::super) struct Filled {
+    pub(in super::super) writes: Writes,
     /// The number of known counts that the server has lost.
-    pub(in crate::store::shared) lost: u64,
+    pub(in super::super) lost: u64,
     /// Whether to write again before anything is admitted: another gateway replaced the state first, or a count was missing.
-    pub(in crate::store::shared) must_retry: bool,
+    pub(in super::super) must_retry: bool,
     /// Whether the counts suffice for a decision.
-    pub(in crate::store::shared) is_current: bool,
-    pub(in crate::store::shared) reset: ResetOutcome,
+    pub(in super::super) is_current: bool,
+    pub(in super::super) reset: ResetOutcome,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store::shared) enum Writes {
+pub(in super::super) enum Writes {
     /// All are done, or another gateway was faster.
     #[default]
     Done,
@@ -35,12 +35,7 @@ pub(in crate::store::shared) enum Writes {
 impl CachedCell {
     /// Writes what is pending and reads what a decision needs. Charges that `strict` has to confirm are added by commands
     /// that return the count: if several gateways take the last place at once, all but the first must see that.
-    pub(in crate::store::shared) fn compose(
-        &mut self,
-        targets: &mut Targets,
-        commands: &mut dyn Commands,
-        strict: bool,
-    ) {
+    pub(in super::super) fn compose(&mut self, targets: &mut Targets, commands: &mut dyn Commands, strict: bool) {
         self.stage = ExchangeStage::InFlight;
         if let Some(number) = self.resets.send() {
             return self.compose_reset(number, targets, commands);
@@ -88,7 +83,7 @@ impl CachedCell {
     }
 
     /// Learns from the answer. With `strict`, lower counts are believed, because gateways give back what they cannot use.
-    pub(in crate::store::shared) fn fill(&mut self, answer: &CellAnswer<'_>, asked: Instant, strict: bool) -> Filled {
+    pub(in super::super) fn fill(&mut self, answer: &CellAnswer<'_>, asked: Instant, strict: bool) -> Filled {
         let shrink = strict || self.counters.shrinks();
         // Counts from before a reset must not be used to interpret the replies.
         let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };

@@ -19,44 +19,44 @@ use crate::store::shared::protocol::{Commands, Condition, Item};
 use crate::store::shared::targets::{CellAnswer, Target, Targets};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::store::shared) struct Resets {
+pub(in super::super) struct Resets {
     /// The number of the last reset that was seen; 0 if there was none.
-    pub(in crate::store::shared) seen: u32,
+    pub(in super::super) seen: u32,
     /// The number to be written, and the one that the exchange in flight writes; 0 if there is none.
     next: u32,
     sent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store::shared) struct ResetOutcome {
+pub(in super::super) struct ResetOutcome {
     /// Whether the key was reset, so that earlier charges no longer count.
-    pub(in crate::store::shared) is_reset: bool,
+    pub(in super::super) is_reset: bool,
     /// Every read item has this number or a higher one. 0 if nothing was read.
-    pub(in crate::store::shared) everywhere: u32,
+    pub(in super::super) everywhere: u32,
 }
 
 impl Resets {
-    pub(in crate::store::shared) fn send(&mut self) -> Option<u32> {
+    pub(in super::super) fn send(&mut self) -> Option<u32> {
         self.sent = mem::take(&mut self.next);
         Some(self.sent).filter(|sent| *sent > 0)
     }
 
     /// Whether an item is known to have been there since the last reset. Then it was not lost and created anew, and its count
     /// is right even if it is lower than what is known.
-    pub(in crate::store::shared) fn is_certain(self, item: &Item<'_>) -> bool {
+    pub(in super::super) fn is_certain(self, item: &Item<'_>) -> bool {
         self.seen > 0 && item.number == self.seen
     }
 }
 
 impl CachedCell {
     /// Makes the next exchange reset the key. It was just read, so the number is above any earlier one. Returns the number.
-    pub(in crate::store::shared) fn reset(&mut self) -> u32 {
+    pub(in super::super) fn reset(&mut self) -> u32 {
         let now = u32::try_from(self.now.seconds()).unwrap_or(u32::MAX);
         self.resets.next = self.resets.seen.saturating_add(1).max(now);
         self.resets.next
     }
 
-    pub(in crate::store::shared) fn cancel_reset(&mut self) {
+    pub(in super::super) fn cancel_reset(&mut self) {
         self.resets.next = 0;
     }
 

@@ -32,25 +32,25 @@ use crate::store::shared::{BRIEFLY, OwnedAsk};
 use crate::store::{Demand, Pooled, ReachedRates, Reply, Reserved, Ticket, Watch};
 
 /// How long a lease may be spent, and at most how long others count what may never be admitted.
-pub(in crate::store::shared) const LEASE: Duration = Duration::from_millis(10);
+pub(in super::super) const LEASE: Duration = Duration::from_millis(10);
 /// If the exchanges of a server take as long as this, a lease is confirmed too late to be worth its commands.
-pub(in crate::store::shared) const FAR: Duration = Duration::from_millis(5);
+pub(in super::super) const FAR: Duration = Duration::from_millis(5);
 /// A key is busy enough for a lease if it was charged at least this cost in the time of a lease.
-pub(in crate::store::shared) const BUSY: u64 = 4;
+pub(in super::super) const BUSY: u64 = 4;
 /// A lease is at most one part in so many of what is left.
 const SHARE: u64 = 64;
 
 #[derive(Debug)]
-pub(in crate::store::shared) struct Lease {
+pub(in super::super) struct Lease {
     /// The charge; the cost of its ticket is what is not spent yet.
-    pub(in crate::store::shared) charge: Box<Provisional>,
+    pub(in super::super) charge: Box<Provisional>,
     /// Requests that came before this moment may spend it.
     until: Instant,
 }
 
 /// How much this gateway charges a key in the time of a lease.
 #[derive(Debug, Default)]
-pub(in crate::store::shared) struct LeaseDemand {
+pub(in super::super) struct LeaseDemand {
     /// When the current span began, and what was charged in it.
     begun: Option<Instant>,
     charged: u64,
@@ -73,32 +73,25 @@ impl LeaseDemand {
     }
 }
 
-pub(in crate::store::shared) fn most_leased(limit: &Limit) -> u64 {
+pub(in super::super) fn most_leased(limit: &Limit) -> u64 {
     limit.capacity() / SHARE
 }
 
 /// Whether gateways may lease keys of this limit, and give back what they do not spend.
-pub(in crate::store::shared) fn is_leasable(limit: &Limit) -> bool {
+pub(in super::super) fn is_leasable(limit: &Limit) -> bool {
     most_leased(limit) >= BUSY && !limit.is_whole()
 }
 
 impl CachedCell {
     /// Whether the lease covers the ask. A new bucket needs a new lease.
-    pub(in crate::store::shared) fn is_leased(
-        &self,
-        ask: &OwnedAsk,
-        Demand { need, cost }: Demand,
-        asked: Instant,
-    ) -> bool {
+    pub(in super::super) fn is_leased(&self, ask: &OwnedAsk, Demand { need, cost }: Demand, asked: Instant) -> bool {
         let is_plain = cost > 0 && need == cost && !ask.settles;
-        is_plain
-            && self.unspent(&ask.limit) >= cost
-            && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
+        is_plain && self.unspent(&ask.limit) >= cost && self.may_spend_lease(asked)
     }
 
     /// Whether another gateway was just seen to charge the key: it may have leased some of the count, and may soon give it
     /// back.
-    pub(in crate::store::shared) fn may_be_leased(&self, now: Time) -> bool {
+    pub(in super::super) fn may_be_leased(&self, now: Time) -> bool {
         is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
     }
 
@@ -109,16 +102,17 @@ impl CachedCell {
     }
 
     /// The charge of a lease that is not confirmed yet.
-    pub(in crate::store::shared) fn asked_for(&self) -> Option<&Provisional> {
+    pub(in super::super) fn asked_for(&self) -> Option<&Provisional> {
         self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
     }
 
-    fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
-        self.cell.newest().eq(lease.charge.buckets())
+    fn may_spend_lease(&self, asked: Instant) -> bool {
+        let has_begun_no_bucket = |lease: &Lease| self.cell.newest().eq(lease.charge.buckets());
+        self.lease.as_ref().is_some_and(|lease| asked < lease.until && has_begun_no_bucket(lease))
     }
 
     /// The lease must have enough.
-    pub(in crate::store::shared) fn spend(&mut self, cost: u64) {
+    pub(in super::super) fn spend(&mut self, cost: u64) {
         if let Some(lease) = &mut self.lease {
             let ticket = &mut lease.charge.ticket;
             ticket.set_cost(ticket.cost().saturating_sub(cost));
@@ -127,15 +121,14 @@ impl CachedCell {
 
     /// Notes an admission. If the key is busy and its lease will not last, charges the next lease, which the next exchange
     /// confirms, and returns true. The cell must be advanced to the present.
-    pub(in crate::store::shared) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
+    pub(in super::super) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
         self.demand.note(ask.cost, asked);
         let wanted = self.demand.most();
         let is_leasable = self.versioned.is_none() && !ask.settles;
         if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
             return false;
         }
-        let lasts = self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease));
-        if self.asked_for().is_some() || lasts && self.unspent(&ask.limit) > wanted / 2 {
+        if self.asked_for().is_some() || self.may_spend_lease(asked) && self.unspent(&ask.limit) > wanted / 2 {
             return false;
         }
         let left = ask.limit.judge(&self.cell, self.now, 1, true).remaining;
@@ -156,7 +149,7 @@ impl CachedCell {
     }
 
     /// A lease was confirmed. Returns until when it may be spent, and the previous lease if that must be given back.
-    pub(in crate::store::shared) fn grant(
+    pub(in super::super) fn grant(
         &mut self,
         mut charge: Box<Provisional>,
         begun: Instant,
@@ -176,7 +169,7 @@ impl CachedCell {
     }
 
     /// Gives back the lease. One that an exchange already asks for is given back when it is granted.
-    pub(in crate::store::shared) fn withdraw_lease(&mut self) {
+    pub(in super::super) fn withdraw_lease(&mut self) {
         let asked_for = self.provisional.iter().position(|charge| charge.number == NO_DECISION);
         let unsent = match asked_for {
             Some(at) if self.provisional[at].sent => {
@@ -190,19 +183,19 @@ impl CachedCell {
     }
 
     /// Leases that an exchange has charged, but that are not wanted any more.
-    pub(in crate::store::shared) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
+    pub(in super::super) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
         self.provisional.iter().filter(|charge| charge.number == WITHDRAWN).map(|charge| &**charge)
     }
 
-    pub(in crate::store::shared) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
+    pub(in super::super) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
         self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
     }
 
     /// Adds the verdict on the request itself, and the verdict on what overflows into the limit.
-    pub(in crate::store::shared) fn judge(&self, ask: &OwnedAsk, at: Time, plan: &AskPlan, result: &mut Reply) {
-        let (terms, place, has_room) = (ask.terms(), ask.place, plan.has_room);
-        if !terms.is_idle() {
-            let verdict = self.verdict(&ask.limit, terms.demand.need, at, has_room);
+    pub(in super::super) fn judge(&self, ask: &OwnedAsk, at: Time, plan: &AskPlan, result: &mut Reply) {
+        let (own, place, has_room) = (ask.borrowed(), ask.place, plan.has_room);
+        if !own.is_idle() {
+            let verdict = self.verdict(&ask.limit, own.need, at, has_room);
             let level = if has_room { ask.level } else { 0 };
             result.verdicts.push((place, Verdict { level, ..verdict }));
         }
@@ -211,7 +204,7 @@ impl CachedCell {
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
         if ask.limit.watched.is_some() {
-            let refused = result.refused(&ask.borrowed());
+            let refused = result.refused(&own);
             if refused > 0 || !ask.settles {
                 self.note_reached(&ask.limit, place, at, refused, &mut result.reached);
             }
@@ -223,7 +216,7 @@ impl CachedCell {
     }
 
     /// Tells the watcher of a settled charge what the key has used. The cell must be advanced to the present.
-    pub(in crate::store::shared) fn tell(&self, watch: &Watch, limit: &Arc<Limit>) {
+    pub(in super::super) fn tell(&self, watch: &Watch, limit: &Arc<Limit>) {
         let mut reached = ReachedRates::default();
         self.note_reached(limit, 0, self.now, 0, &mut reached);
         watch.tell_of(&reached, 0);
@@ -239,7 +232,7 @@ impl CachedCell {
     }
 
     /// How full the limit is before the charge; 0 if the request is never held. What is set apart is not used.
-    pub(in crate::store::shared) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
+    pub(in super::super) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
         ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
     }
 
@@ -247,12 +240,10 @@ impl CachedCell {
         let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
         self.unspent(limit).saturating_add(asked_for)
     }
-}
 
-impl CachedCell {
     /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge is tracked from now
     /// on.
-    pub(in crate::store::shared) fn reserve(
+    pub(in super::super) fn reserve(
         &mut self,
         ask: &OwnedAsk,
         now: Time,
@@ -268,14 +259,14 @@ impl CachedCell {
         Reserved { place: *place, ticket, requested, refunded: Some(refunded), watch: Watch::default() }
     }
 
-    pub(in crate::store::shared) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
+    pub(in super::super) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
         let limit = ask.limit.clone();
         let reservation = limit.place_of(&self.cell, now, ask.cost);
         Ticket { limit, key: self.key, cell: self.number, reservation }
     }
 
     /// `cost` is the real cost. The cell must be advanced to the present.
-    pub(in crate::store::shared) fn settle(&mut self, ticket: &Ticket, cost: u64) {
+    pub(in super::super) fn settle(&mut self, ticket: &Ticket, cost: u64) {
         let Ticket { limit, reservation, .. } = ticket;
         let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
         if reservation.is_of_any() {
@@ -297,7 +288,7 @@ impl CachedCell {
 
     /// Takes back `cost` of a charge where it was counted; with 0 a reservation only ends. Every charge is undone here: of a
     /// request that is refused in the end, of a reservation, and of a lease.
-    pub(in crate::store::shared) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+    pub(in super::super) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         self.take_back_sums(limit, reservation, cost);
         if let Some(state) = &mut self.versioned {
             state.give_back(&mut self.cell, limit, self.now, reservation, cost);
@@ -305,7 +296,7 @@ impl CachedCell {
     }
 
     /// [`Self::take_back`], but only from sums: the state that is kept as a whole was never charged.
-    pub(in crate::store::shared) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+    pub(in super::super) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         let Self { cell, counters, .. } = self;
         for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {
             let (id, cost) = (CounterId { rate, bucket }, reservation.returnable(rate, cost));

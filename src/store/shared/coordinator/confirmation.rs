@@ -46,7 +46,7 @@ impl Coordinator {
             ask.is_full |= matches!(standing, Standing::Rejected);
         }
         let has_room = |index: usize, _| !matches!(standings[index], Standing::Rejected | Standing::Final(false));
-        let plan = Plan::new(&decision.asks.iter().map(OwnedAsk::terms), has_room);
+        let plan = Plan::new(&decision.asks.iter().map(OwnedAsk::borrowed), has_room);
         let is_late =
             |(ask, standing): (&OwnedAsk, &Standing)| ask.overflow.is_some() && matches!(standing, Standing::Rejected);
         if plan.admits && decision.asks.iter().zip(&standings).any(is_late) {
@@ -61,7 +61,7 @@ impl Coordinator {
             }
             self.close(&decision, index, standing, !plan.admits);
             let ask = &decision.asks[index];
-            let cached = self.cells.again(&mut decision.places[index], ask, decision.now, &self.health.forgotten);
+            let cached = self.cells.again(&mut decision.places[index], ask, decision.now);
             if let Some(reserved) = decision.result.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 ask.limit.follow(&mut cached.cell, &mut reserved.ticket.reservation);
             }

@@ -48,7 +48,7 @@ impl Coordinator {
         places.clear();
         for ask in asks.iter_mut() {
             self.cells.follow(ask, *now);
-            let (place, cached) = self.cells.of(&ask.limit, ask.key, *now, &self.health.forgotten);
+            let (place, cached) = self.cells.of(&ask.limit, ask.key, *now);
             places.push(place);
             // A proxy that asks may give back what was charged at any gateway. With `strict`, lower counts are believed anyway.
             let is_given_back = ask.if_abandoned == IfAbandoned::Stays && !self.strict;
@@ -72,7 +72,7 @@ impl Coordinator {
         let mut unread: SmallVec<[CellPlace; 2]> = SmallVec::new();
         for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
             ask.follow_plan(part);
-            let is_idle = ask.terms().is_idle();
+            let is_idle = ask.borrowed().is_idle();
             if ask.is_full || is_idle && part.pooled.is_none() {
                 continue;
             }
@@ -129,7 +129,7 @@ impl Coordinator {
         asked: Instant,
         has_room: impl Fn(&OwnedAsk, &CachedCell, usize, u64) -> bool,
     ) -> Plan {
-        Plan::new(&asks.iter().map(OwnedAsk::terms), |index, demand| {
+        Plan::new(&asks.iter().map(OwnedAsk::borrowed), |index, demand| {
             let (ask, cached) = (&asks[index], self.cells.peek(places[index]));
             !ask.is_full && (cached.is_leased(ask, demand, asked) || has_room(ask, cached, index, demand.need))
         })
@@ -156,10 +156,8 @@ impl Coordinator {
             }
         }
     }
-}
 
-impl Coordinator {
-    pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
+    pub(in super::super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 

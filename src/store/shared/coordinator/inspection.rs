@@ -69,7 +69,7 @@ impl OpenInspection {
 }
 
 impl Coordinator {
-    pub(in crate::store::shared) fn keys(&self) -> usize {
+    pub(in super::super) fn keys(&self) -> usize {
         self.cells.keys()
     }
 
@@ -79,7 +79,7 @@ impl Coordinator {
         if let Some(Migration { to, .. }) = self.cells.successor(limit, *key, *now) {
             *limit = to.clone();
         }
-        let (cell, cached) = self.cells.of(limit, *key, *now, &self.health.forgotten);
+        let (cell, cached) = self.cells.of(limit, *key, *now);
         if self.servers[cached.server].state == ServerState::Away {
             return;
         }

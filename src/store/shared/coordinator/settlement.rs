@@ -22,7 +22,7 @@ impl Coordinator {
             cost = cost.saturating_sub(ticket.cost());
             (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
-        let place = self.cells.of(&ticket.limit, ticket.key, now, &self.health.forgotten).0;
+        let place = self.cells.of(&ticket.limit, ticket.key, now).0;
         if !ticket.is_of(self.cells.at(place).number) && self.cells.may_have_forgotten(ticket.cell) {
             // It may never have been written to a server. Then giving it back would take from other gateways.
             cost = ticket.cost().max(cost);
@@ -80,7 +80,7 @@ impl Coordinator {
         }
     }
 
-    pub(in crate::store::shared) fn return_leases(&mut self, now: Instant) {
+    pub(in super::super) fn return_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()
         {
@@ -104,7 +104,7 @@ impl Coordinator {
     }
 
     #[cfg(test)]
-    pub(in crate::store::shared) fn has_leases(&self) -> bool {
+    pub(in super::super) fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 }

@@ -17,12 +17,12 @@ use crate::store::shared::cells::CellPlace;
 use crate::store::shared::mailbox::PendingDecision;
 
 impl Coordinator {
-    pub(in crate::store::shared) fn up(&mut self, server: usize) {
+    pub(in super::super) fn up(&mut self, server: usize) {
         self.servers[server].state = ServerState::Up;
     }
 
     /// What was in flight may have arrived or not.
-    pub(in crate::store::shared) fn down(&mut self, server: usize) {
+    pub(in super::super) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
             for (cell, _) in exchange.cells {
                 let cached = self.cells.at(cell);
@@ -44,7 +44,7 @@ impl Coordinator {
     }
 
     /// Each slot is on the server of this number. A cell in flight follows once that exchange is answered or lost.
-    pub(in crate::store::shared) fn follow_slots(&mut self, owners: Vec<usize>, servers: usize) {
+    pub(in super::super) fn follow_slots(&mut self, owners: Vec<usize>, servers: usize) {
         self.servers.resize_with(servers, ServerQueue::default);
         self.servers.iter_mut().enumerate().for_each(|(server, queue)| queue.has_slots(owners.contains(&server)));
         for cell in self.cells.follow_slots(owners) {
@@ -76,7 +76,7 @@ impl Coordinator {
         }
     }
 
-    pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
+    pub(in super::super) fn expire(&mut self, now: Instant) {
         while self.waiting.deadline().is_some_and(|deadline| deadline <= now)
             && let Some(decision) = self.waiting.take(self.waiting.first)
         {
@@ -168,7 +168,7 @@ mod tests {
     use crate::base::clock::Time;
     use crate::config::{SharedStore, Software};
     use crate::limit::Limit;
-    use crate::store::shared::Health;
+    use crate::store::shared::Common;
     use crate::store::shared::batch::Due;
     use crate::store::shared::mailbox::Message;
     use crate::store::shared::memcached::Memcached;
@@ -183,8 +183,8 @@ mod tests {
         let now = Instant::now();
         let store =
             SharedStore { on_error: OnError::Reject, ..SharedStore::with_servers(Software::Memcached, servers) };
-        let health = Arc::new(Health::new(&store.servers, 1, "memcached"));
-        let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
+        let common = Common { refusals: Arc::new(RefusalCache::new(0)), ..Common::new(&store, 1) };
+        let mut coordinator = Coordinator::new(&store, &common);
         (0..2).for_each(|server| coordinator.up(server));
         let asks = ask(limit, key_on(1, 2, limit));
         let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
@@ -203,7 +203,7 @@ mod tests {
         let limit = limit();
         let mut coordinator = asked(&limit, TIME);
         // The previous cell at that place was queued at the other server, and nobody waited for it.
-        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), TIME, &coordinator.health.forgotten);
+        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), TIME);
         let place = (0..2).find(|place| *place != other).unwrap();
         let Coordinator { cells, servers, .. } = &mut coordinator;
         cells.at(other).charge(&limit, TIME, 9);

@@ -121,10 +121,7 @@ impl Reader for TextReader {
     }
 }
 
-/// The first reply in `input` and its length; `None` while it is incomplete.
-///
-/// # Errors
-/// When the bytes are no reply.
+/// The first reply in `input` and its length; `None` while it is incomplete. Fails when the bytes are no reply.
 fn reply(input: &[u8]) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
     let Some(end) = memchr(b'\n', &input[..input.len().min(LONGEST_LINE)]) else {
         return if input.len() < LONGEST_LINE { Ok(None) } else { Err(Garbage) };

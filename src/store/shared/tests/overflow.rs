@@ -377,8 +377,8 @@ proptest! {
 
 fn a_demand_of_nothing_is_no_ask() {
     let setup = Setup::new((0, 1), (0, 1), 1);
-    assert!(setup.one()[1].terms().is_idle() && setup.one()[1].demand() == Demand::default());
-    assert!(!setup.with_pool()[1].terms().is_idle());
+    assert!(setup.one()[1].borrowed().is_idle() && setup.one()[1].demand() == Demand::default());
+    assert!(!setup.with_pool()[1].borrowed().is_idle());
 }
 
 with_each_server! {

@@ -203,5 +203,5 @@ pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
 
 /// The same for this cost. A pool that only stands in for others is asked for nothing.
 pub(super) fn priced(ask: OwnedAsk, cost: u64) -> OwnedAsk {
-    if ask.terms().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
+    if ask.borrowed().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
 }

@@ -23,7 +23,7 @@ use crate::store::shared::link::Link;
 use crate::store::shared::mailbox::{Message, PendingDecision, Settlement};
 use crate::store::shared::protocol::Replies;
 use crate::store::shared::refusals::RefusalCache;
-use crate::store::shared::{Health, OwnedAsk, protocol_of};
+use crate::store::shared::{Common, OwnedAsk, protocol_of};
 use crate::store::{Reply, Reserved, Ticket};
 
 /// The longest that a decision waits, in microseconds.
@@ -116,8 +116,8 @@ impl World {
 
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config(self.models.len(), on_error, strict);
-        let health = Arc::new(Health::new(&config.servers, 1, config.software.word()));
-        let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
+        let refusals = Arc::new(RefusalCache::new(self.remembered));
+        let coordinator = Coordinator::new(&config, &Common { refusals, ..Common::new(&config, 1) });
         // Nothing breaks but what the schedule says.
         let link = || Link::new(Duration::MAX / 4, self.instant());
         let connections = self.models.iter().map(|_| Connection { link: link(), under_way: VecDeque::new() }).collect();

@@ -43,10 +43,7 @@ pub(super) async fn replaced(name: String, login: Login, address: String) -> Lin
     }
 }
 
-/// The address of the primary of this name, and how many sentinels say so.
-///
-/// # Errors
-/// If no sentinel knows it.
+/// The address of the primary of this name, and how many sentinels say so. Fails if no sentinel knows it.
 pub(super) async fn locate(name: &str, login: &Login) -> Result<(String, usize), LinkFailure> {
     let question = frames::written(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]);
     let mut asked = JoinSet::new();

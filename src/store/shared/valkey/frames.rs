@@ -76,10 +76,8 @@ pub(super) fn written<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     out
 }
 
-/// The frame that begins at `at`, and where the next one does, which may be inside of it; `None` while it is incomplete.
-///
-/// # Errors
-/// When the bytes are no frame.
+/// The frame that begins at `at`, and where the next one does, which may be inside of it; `None` while it is incomplete. Fails
+/// when the bytes are no frame.
 pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, Garbage> {
     let rest = input.get(at..).ok_or(Garbage)?;
     let kind = match rest.first() {
@@ -120,10 +118,7 @@ pub(super) fn frame(input: &[u8], at: usize) -> Result<Option<(Frame, usize)>, G
 }
 
 /// The frame that begins at `at` and all that are inside of it, in their order, and where they end; `None` while they are
-/// incomplete.
-///
-/// # Errors
-/// When the bytes are no frames.
+/// incomplete. Fails when the bytes are no frames.
 pub(super) fn whole(input: &[u8], mut at: usize) -> Result<Option<(Vec<Frame>, usize)>, Garbage> {
     let (mut frames, mut missing) = (Vec::new(), 1);
     while missing > 0 {

@@ -19,11 +19,8 @@ const IS_NODE: &[u8] = b"mode\r\n$7\r\ncluster";
 const NODE: &str = "it is a node of a cluster, and [store] has no `cluster = true`";
 const NO_NODE: &str = "it is no node of a cluster, but [store] has `cluster = true`";
 
-/// Connects to a server, and greets it. Not each connection `tries` the commands, because the item for that may be in a slot of a
-/// cluster that moves.
-///
-/// # Errors
-/// If it cannot be used.
+/// Connects to a server, and greets it. Not each connection `tries` the commands, because the item for that may be in a slot of
+/// a cluster that moves. Fails if it cannot be used.
 pub(super) async fn open(valkey: &Valkey, address: &str, tries: bool) -> Result<Socket, LinkFailure> {
     let Valkey { login, slots, .. } = valkey;
     let mut socket = Socket::connect(address, login.tls.as_deref()).await?;

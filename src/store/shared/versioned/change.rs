@@ -13,7 +13,7 @@ use crate::limit::{Cell, Limit, Reservation};
 use crate::store::shared::names::Digits;
 
 /// Numbers the attempts of a cell: requests that wait until it is known whether they are admitted.
-pub(in crate::store::shared) type Number = u64;
+pub(in super::super) type Number = u64;
 
 /// What has changed since the last write. If it is empty, only the state is to be written.
 #[derive(Debug, Default)]
@@ -44,11 +44,11 @@ struct AttemptOutcome {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::store::shared) struct AttemptOutcomes(SmallVec<[AttemptOutcome; 1]>);
+pub(in super::super) struct AttemptOutcomes(SmallVec<[AttemptOutcome; 1]>);
 
 impl AttemptOutcomes {
     /// `None` if it is unknown.
-    pub(in crate::store::shared) fn of(&self, number: Number) -> Option<bool> {
+    pub(in super::super) fn of(&self, number: Number) -> Option<bool> {
         let outcome = self.0.iter().find(|outcome| outcome.requests.contains(&number))?;
         Some(number - outcome.requests.start < outcome.admitted)
     }
@@ -225,12 +225,12 @@ pub(super) fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
 }
 
-pub(in crate::store::shared) struct StateWriting<'a> {
-    pub(in crate::store::shared) key: &'a Digits,
-    pub(in crate::store::shared) now: Time,
+pub(in super::super) struct StateWriting<'a> {
+    pub(in super::super) key: &'a Digits,
+    pub(in super::super) now: Time,
     /// The number of the last reset of the key.
-    pub(in crate::store::shared) number: u32,
-    pub(in crate::store::shared) is_shared: bool,
+    pub(in super::super) number: u32,
+    pub(in super::super) is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -267,22 +267,22 @@ impl SentState {
 
 /// Resets of the key.
 impl VersionedState {
-    pub(in crate::store::shared) fn ahead(&self) -> u64 {
+    pub(in super::super) fn ahead(&self) -> u64 {
         self.ahead
     }
 
     /// The value of a reset is being sent; it includes all pending changes.
-    pub(in crate::store::shared) fn send_reset(&mut self, writing: Writing, bytes: Vec<u8>) {
+    pub(in super::super) fn send_reset(&mut self, writing: Writing, bytes: Vec<u8>) {
         self.sent = self.pending.take().map(|change| SentState { change, writing, bytes, is_appended: false });
     }
 
-    pub(in crate::store::shared) fn acknowledge(&mut self) {
+    pub(in super::super) fn acknowledge(&mut self) {
         self.sent = None;
     }
 
     /// The key was reset: forgets the state, but charges to `cell` what the server has yet to be told. What was to be given
     /// back was charged before the reset.
-    pub(in crate::store::shared) fn forget_confirmed(&mut self, cell: &mut Cell, limit: &Limit, now: Time) {
+    pub(in super::super) fn forget_confirmed(&mut self, cell: &mut Cell, limit: &Limit, now: Time) {
         (self.version, self.least) = (Version::Unread, None);
         let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
         for pending in self.pending.iter_mut().chain(sent) {
