@@ -192,6 +192,17 @@ impl Limit {
     }
 
     /// Identifies the unit and the layout of the cells. Limits that differ only in quotas, bursts or edges have interchangeable cells.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::limit::{Limit, Rate};
+    ///
+    /// let limit = |quota, seconds| Ok(Limit::new("a", &[Rate::new(quota, Duration::from_secs(seconds))?]));
+    /// assert_eq!(limit(10, 1)?.shape(), limit(20, 1)?.shape());
+    /// assert_ne!(limit(10, 1)?.shape(), limit(10, 60)?.shape());
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn shape(&self) -> Fingerprint {
         self.shape
     }
@@ -220,6 +231,24 @@ impl Limit {
     ///
     /// A request of cost 1 is admitted if every rate has some remaining, and otherwise after the longest wait of those that
     /// have none.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate, RateUsage, Strategy};
+    ///
+    /// let bucket = Rate::new(2, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 4 })?;
+    /// let limit = Limit::new("a", &[bucket, Rate::new(100, Duration::from_secs(60))?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// limit.charge(&mut cell, now, 3);
+    ///
+    /// let usages: Vec<_> = limit.usages(&cell, now).collect();
+    /// assert_eq!(usages[0], RateUsage { capacity: 4, used: 3, remaining: 1, wait: Some(500_000) });
+    /// assert_eq!((usages[1].used, usages[1].remaining), (3, 97));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn usages<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = RateUsage> + 'a {
         cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| {
             let (used, remaining) = (usage.used, usage.remaining());
@@ -260,6 +289,24 @@ impl Limit {
     /// Counts `cost` against every rate until the real cost of the request is known. The cell must be advanced to `now`.
     ///
     /// Every reservation should end with [`Self::give_back`], if only of 0, because the cell tracks it until then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("tokens", &[Rate::new(1000, Duration::from_secs(60))?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    ///
+    /// // The request may cost up to 400, and then it turns out that it cost 150.
+    /// let reservation = limit.reserve(&mut cell, now, 400);
+    /// assert!(!limit.admits(&cell, now, 601));
+    /// limit.give_back(&mut cell, now, &reservation, 250);
+    /// assert!(limit.admits(&cell, now, 850));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
         self.charge(cell, now, cost);
         let mut reservation = self.place_of(cell, now, cost);

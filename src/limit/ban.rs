@@ -94,6 +94,23 @@ impl Limit {
     /// The limit that counts the bans of the limit `name`. The first ban lasts `first`. A ban that begins within `longest`
     /// after the end of the previous one lasts twice as long as that one, but no ban is longer than `longest`. Fails with
     /// [`RateError::Window`] if `longest` is out of range or shorter than `first`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let bans = Limit::bans("per-client", Duration::from_secs(600), Duration::from_secs(86_400))?;
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(bans.rates(), now);
+    /// assert!(bans.admits(&cell, now, bans.capacity()));
+    ///
+    /// bans.charge(&mut cell, now, 1);
+    /// let banned = bans.judge(&cell, now, bans.capacity(), false);
+    /// assert_eq!((banned.wait, bans.times(&banned)), (Some(600_000_000), 1));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn bans(name: &str, first: Duration, longest: Duration) -> Result<Self, RateError> {
         let first = if first <= longest { micros(first) } else { return Err(RateError::Window) };
         let rate = Rate::new(MAX_QUOTA, longest)?.with_strategy(Strategy::Ban { first })?;

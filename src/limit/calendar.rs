@@ -18,6 +18,16 @@ pub enum Unit {
 }
 
 /// Days or months in a time zone.
+///
+/// ```
+/// use gateway::limit::{Calendar, Unit};
+///
+/// let days = Calendar::utc(Unit::Day);
+/// assert_eq!(days.zone(), "UTC");
+/// let days = days.in_zone("Europe/Berlin");
+/// assert!(days.is_some_and(|days| days.zone() == "Europe/Berlin"));
+/// assert!(Calendar::utc(Unit::Day).in_zone("Mars/Olympus").is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calendar {
     unit: Unit,

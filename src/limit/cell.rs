@@ -13,6 +13,26 @@ use crate::base::clock::Time;
 ///
 /// A cell does not contain its rates, since millions of cells have the same ones. Every method takes the rates for which the
 /// cell was created, or others of the same [shape](super::Limit::shape), whose quotas then apply at once.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gateway::base::clock::Time;
+/// use gateway::limit::{Cell, Limit, Rate};
+///
+/// let now = Time::from_micros(1_800_000_000_000_000);
+/// let limit = Limit::new("a", &[Rate::new(5, Duration::from_secs(60))?]);
+/// let mut cell = Cell::new(limit.rates(), now);
+/// limit.charge(&mut cell, now, 5);
+/// assert!(!limit.admits(&cell, now, 1));
+///
+/// let raised = Limit::new("a", &[Rate::new(6, Duration::from_secs(60))?]);
+/// assert!(raised.admits(&cell, now, 1));
+///
+/// let later = Time::from_micros(now.micros() + 120_000_000);
+/// assert!(cell.is_spent(limit.rates(), later), "a store may drop it");
+/// # Ok::<(), gateway::limit::RateError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// In the order of the rates.

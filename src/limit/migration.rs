@@ -38,6 +38,24 @@ impl Limit {
     }
 
     /// The cell with which this limit continues for a key. `old` counted the key in `cell` until it was replaced at `at`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate, Strategy};
+    ///
+    /// let rate = Rate::new(5, Duration::from_secs(60))?;
+    /// let old = Limit::new("a", &[rate.clone()]);
+    /// let new = Limit::new("a", &[rate.with_strategy(Strategy::SlidingLog)?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(old.rates(), now);
+    /// old.charge(&mut cell, now, 3);
+    ///
+    /// let cell = new.migrate(&old, cell, now);
+    /// assert_eq!(new.judge(&cell, now, 1, true).remaining, 2);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn migrate(&self, old: &Self, mut cell: Cell, at: Time) -> Cell {
         // Requests in flight during the reload may have been counted a little after it.
         let at = Time::from_micros(at.micros().max(cell.latest()));
@@ -102,6 +120,23 @@ impl Limit {
     ///
     /// If a rate has counted nothing in `cell`, its state is copied from `least`. Otherwise the difference is added as if it
     /// had come at `now`, so it may count for longer than in `least`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("a", &[Rate::new(9, Duration::from_secs(60))?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let [mut cell, mut least] = [(); 2].map(|()| Cell::new(limit.rates(), now));
+    /// limit.charge(&mut cell, now, 2);
+    /// limit.charge(&mut least, now, 5);
+    ///
+    /// limit.raise(&mut cell, &least, now);
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 4);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn raise(&self, cell: &mut Cell, least: &Cell, now: Time) {
         let Cell { states, extension } = cell;
         for (place, ((rate, state), of_least)) in self.rates.iter().zip(states).zip(&least.states).enumerate() {

@@ -72,6 +72,22 @@ impl Default for Strategy {
 }
 
 /// At most `quota` requests per window, counted by a [`Strategy`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gateway::limit::{Edge, Rate, Strategy};
+///
+/// let rate = Rate::new(3000, Duration::from_secs(600))?;
+/// assert_eq!(rate.quota(), 3000);
+/// assert_eq!(rate.window().as_secs(), 600);
+/// assert_eq!(*rate.strategy(), Strategy::SlidingWindow { precision: 1, edge: Edge::Weighted });
+///
+/// let rate = Rate::new(10, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 50 })?;
+/// assert_eq!(*rate.strategy(), Strategy::TokenBucket { burst: 50 });
+/// assert_eq!(rate.capacity(), 50);
+/// # Ok::<(), gateway::limit::RateError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
     quota: u64,
@@ -107,6 +123,18 @@ impl Rate {
     /// The same rate, counted by another strategy. A calendar determines the window as well. Fails with
     /// [`RateError::Precision`] or [`RateError::Burst`] if these are out of range, and with [`RateError::Log`] if a sliding log
     /// would have to remember too many requests.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::limit::{Rate, RateError, Strategy};
+    ///
+    /// let rate = Rate::new(100, Duration::from_secs(60))?;
+    /// assert!(rate.with_strategy(Strategy::FixedWindow).is_ok());
+    /// let rate = Rate::new(10_001, Duration::from_secs(60))?;
+    /// assert_eq!(rate.with_strategy(Strategy::SlidingLog), Err(RateError::Log));
+    /// # Ok::<(), RateError>(())
+    /// ```
     pub fn with_strategy(self, strategy: Strategy) -> Result<Self, RateError> {
         let window = match &strategy {
             Strategy::SlidingWindow { precision, .. } if !(1..=MAX_PRECISION).contains(precision) => {
@@ -128,6 +156,17 @@ impl Rate {
 
     /// The part of the rate for each of `gateways` that count separately: quota and burst are divided, rounded down, but at
     /// least 1. Together they never admit more than the rate, or one each if there are more gateways than that.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::limit::Rate;
+    ///
+    /// let rate = Rate::new(10, Duration::from_secs(1))?;
+    /// assert_eq!(rate.part(3).quota(), 3);
+    /// assert_eq!(rate.part(11).quota(), 1);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     #[must_use]
     pub fn part(&self, gateways: u64) -> Self {
         let part = |whole: u64| (whole / gateways.max(1)).max(1);
@@ -233,6 +272,17 @@ impl Rate {
 
     /// The latest moment, in microseconds since 1970, whose requests no longer count at `now`, if each counts for exactly one
     /// window; of a calendar, the last moment before the window. `None` if that is before 1970.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::Rate;
+    ///
+    /// let rate = Rate::new(10, Duration::from_secs(1))?;
+    /// assert_eq!(rate.forgotten(Time::from_micros(5_000_000)), Some(4_000_000));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn forgotten(&self, now: Time) -> Option<u64> {
         match &self.strategy {
             Strategy::Calendar(calendar) => calendar.window(now).0.checked_sub(1),

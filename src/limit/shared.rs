@@ -111,6 +111,21 @@ impl Cell {
     }
 
     /// Replaces all counters by `read(index of the rate, bucket)`, for instance by what a shared store has counted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("a", &[Rate::new(5, Duration::from_secs(60))?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// let minute = now.seconds() / 60;
+    /// cell.fill(|_, bucket| if bucket == minute { 4 } else { 0 });
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 1);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn fill(&mut self, mut read: impl FnMut(usize, u64) -> u64) {
         for (place, bucket, count) in self.counts_mut() {
             *count = read(place, bucket).min(MAX_COUNT);

@@ -1,6 +1,5 @@
 //! The published examples, and properties of the sliding window beside a naive model; oracles for the other strategies.
 
-mod examples;
 mod appended;
 mod bans;
 mod oracle;

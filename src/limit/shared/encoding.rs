@@ -50,6 +50,29 @@ pub struct Restored {
 impl Cell {
     /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock
     /// by which the cell was charged.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::shared::{Operation, Writing};
+    /// use gateway::limit::{Cell, Limit, Rate, Strategy};
+    ///
+    /// let bucket = Rate::new(5, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 5 })?;
+    /// let limit = Limit::new("a", &[bucket]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// limit.charge(&mut cell, now, 3);
+    ///
+    /// let mut bytes = cell.save(0);
+    /// let mut three = limit.attempt(now, 1, 1);
+    /// three.times = 3;
+    /// Cell::append(Writing { writer: 7, sequence: 1 }, [Operation::Attempt(three)].into_iter(), 0, &mut bytes);
+    /// let restored = Cell::restore(limit.rates(), now, &bytes).ok_or("the bytes are of another version")?;
+    /// assert_eq!(restored.groups[0].admitted[..], [2], "two of three fit");
+    /// assert!(!limit.admits(&restored.cell, now, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn save(&self, ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         self.states.iter().filter_map(State::whole).for_each(|state| state.encode(ahead, &mut bytes));
