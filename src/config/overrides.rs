@@ -3,7 +3,6 @@
 //! There may be a million keys. They are secrets, so only their fingerprints are stored, sorted, each with its place in the list
 //! and its allowance. Equal allowances are stored once. So the changed overrides of a limit are counted, and cannot be named.
 
-mod networks;
 mod wildcard;
 
 use std::collections::HashMap;
@@ -17,7 +16,6 @@ use ipnet::IpNet;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::Rate;
 
-use networks::Networks;
 use wildcard::Wildcards;
 
 /// What a key gets instead of the limit's own rates.
@@ -236,6 +234,31 @@ impl Overrides {
 impl Changes {
     pub fn is_empty(self) -> bool {
         self == Self::default()
+    }
+}
+
+/// Finds the networks of an address among many, with one look-up for each prefix length that occurs.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Networks {
+    grants: HashMap<IpNet, Grant, foldhash::fast::RandomState>,
+    /// Sorted, of both families.
+    lengths: Vec<u8>,
+}
+
+impl Networks {
+    /// All networks are truncated.
+    fn new(grants: HashMap<IpNet, Grant, foldhash::fast::RandomState>) -> Self {
+        let mut lengths: Vec<_> = grants.keys().map(IpNet::prefix_len).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        Self { grants, lengths }
+    }
+
+    /// The first network in the list that contains the address.
+    fn find(&self, address: IpAddr) -> Option<Grant> {
+        let address = address.to_canonical();
+        let networks = self.lengths.iter().filter_map(|length| IpNet::new(address, *length).ok());
+        networks.filter_map(|network| self.grants.get(&network.trunc())).min().copied()
     }
 }
 
