@@ -7,15 +7,13 @@
 
 mod bytes;
 mod kept;
-mod levels;
 mod number;
 mod state;
 mod visit;
 
 use bytes::{escaped, is_of_word, plain_length, with_digit, word_length};
 use kept::Kept;
-use levels::Levels;
-use state::State;
+use state::{Levels, State};
 
 pub use number::{count, is_number, normal};
 pub use visit::{Kind, Visit};
