@@ -56,8 +56,8 @@ fn each_refusal_is_the_same_and_is_counted() {
                 let wait = number(response, "retry-after");
                 assert_eq!(wait, seconds(response));
                 assert!(wait <= last, "{wait} after {last}");
-                let reset = number(response, "x-ratelimit-reset");
-                assert!((asked + wait - 2..=answered + wait + 2).contains(&reset), "{response:?}");
+                let end = number(response, "x-ratelimit-reset");
+                assert!((asked + wait - 2..=answered + wait + 2).contains(&end), "{response:?}");
                 last = wait;
             }
             for (metric, count) in [

@@ -217,7 +217,7 @@ fn reloads_under_load_lose_no_answer() {
     });
     while !load.is_finished() {
         let number = reloads.load(Ordering::SeqCst);
-        gateway.reload_and_wait("", &text(if number % 2 == 0 { "2/d" } else { "1/d" }));
+        gateway.reload_and_wait("", &text(if number.is_multiple_of(2) { "2/d" } else { "1/d" }));
         reloads.store(number + 1, Ordering::SeqCst);
     }
     load.join().unwrap();
