@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn small_data_is_counted() {
-        let counts = |kind, length| is_small(FrameHead { kind, length, ..FrameHead::default() });
+        let counts = |kind, length| is_small(FrameHead { length, kind, ..FrameHead::default() });
         assert!(counts(kind::DATA, 1) && counts(kind::DATA, 1023));
         assert!(!counts(kind::DATA, 0) && !counts(kind::DATA, 1024) && !counts(kind::HEADERS, 5));
     }
