@@ -40,7 +40,9 @@ pub use connection_state::RequestGuard;
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::check_frames;
-pub use http2::{Frames, InterimResponses, Piece, Windows, kind as frame_kind, poll_granted};
+pub use http2::{
+    Frames, InterimResponses, Piece, ReceivedBodies, ReceivedBody, Windows, kind as frame_kind, poll_granted,
+};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
 

@@ -8,6 +8,7 @@ mod frame_check;
 mod frames;
 mod kept_memory;
 mod multiplexed_io;
+mod received_bodies;
 mod request_stream;
 mod stream_io;
 mod streams;
@@ -27,6 +28,7 @@ use tokio::task::spawn_local;
 pub(crate) use frame_check::check as check_frames;
 pub(super) use frames::PREFACE;
 pub use frames::{Frames, Piece, kind};
+pub use received_bodies::{ReceivedBodies, ReceivedBody};
 pub(super) use stream_io::StreamBody;
 pub use streams::InterimResponses;
 pub use windows::{Windows, poll_granted};
@@ -56,6 +58,10 @@ static SENT_AHEAD: Pool = Pool::new(128 << 20);
 const CLIENTS_OF_PROXY: u64 = 100;
 /// The most requests that a client may reset before they are read: the library's default.
 const MOST_UNREAD_RESETS: usize = 20;
+/// On how many streams that the gateway has reset within a second a client may still send frames: the library's default.
+const RECENT_RESETS: usize = 50;
+/// The most frames for which the gateway may reset a stream, such as those that come after other resets: the library's default.
+const MOST_INVALID: usize = 1024;
 
 pub(super) async fn serve<H: Handler>(
     handler: Rc<H>,
@@ -82,17 +88,19 @@ pub(super) async fn serve<H: Handler>(
             }
             loop {
                 let Poll::Ready(next) = requests.poll_next(cx) else {
-                    match requests.grant(streams.uploads.get()) {
-                        true => continue,
-                        false => return Poll::Pending,
+                    if streams.bodies.take() || requests.grant(streams.bodies.count()) {
+                        continue;
                     }
+                    return Poll::Pending;
                 };
                 let Some((request, responder)) = next.transpose()? else { return Poll::Ready(Ok::<_, h2::Error>(())) };
                 served += 1;
-                let upload = (!request.body().is_end_stream()).then(|| streams.begin_upload());
+                let (head, received) = request.into_parts();
+                let body = (!received.is_end_stream()).then(|| streams.bodies.add(received));
+                let request = Request::from_parts(head, body);
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(request_stream::serve(handler.clone(), request, stream, upload, guard, state.clone()));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, guard, state.clone()));
             }
         },
     );
@@ -146,6 +154,10 @@ impl Requests {
             .enable_connect_protocol()
             .max_send_buffer_size(SEND_BUFFER)
             .max_pending_accept_reset_streams(MOST_UNREAD_RESETS.saturating_mul(clients))
+            .max_concurrent_reset_streams(RECENT_RESETS.saturating_mul(clients))
+            .max_local_error_reset_streams(Some(MOST_INVALID.saturating_mul(clients)))
+            // The library keeps few small frames, because they are taken out of it, but it also counts those that it drops.
+            .data_frame_budget(usize::MAX)
             .initial_window_size(WINDOWS.largest)
             .initial_connection_window_size(CONNECTION_WINDOW);
         Self {

@@ -98,6 +98,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     });
     match checked {
         Ok(((head, received), rest)) => {
+            let received = stream.receives(received);
             if has_challenge(head.status, &head.headers) {
                 stream.connection.binds();
             }

@@ -168,6 +168,7 @@ mod shedding;
 mod simulate;
 mod sizing;
 mod slow;
+mod small_frames;
 mod spellings;
 mod state_calls;
 mod stopping;

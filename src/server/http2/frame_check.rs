@@ -1,10 +1,11 @@
 //! Follows the frames that an HTTP/2 client sends, and ends connections that h2 would go on with: floods of frames that carry
 //! nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
 //!
-//! h2 itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams, resets of unread
+//! h2 itself ends a connection for too many CONTINUATION frames, refused or invalid streams, resets of unread
 //! streams, and fields that grow too much. A connection that has to end gets a GOAWAY from the gateway.
 
 use super::frames::{FrameHead, Frames, Piece, flag, kind};
+use super::received_bodies::is_small;
 use crate::server::worker_state::Coarse;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
@@ -55,6 +56,8 @@ pub(super) struct FrameCheck {
     /// The stream that the current frame resets, and those that were reset since the last [`Self::take_reset`].
     resetting: Option<u32>,
     reset: Vec<u32>,
+    /// How many small DATA frames have begun since this was set to 0.
+    pub(super) small_data: usize,
 }
 
 impl FrameCheck {
@@ -72,6 +75,7 @@ impl FrameCheck {
             others: Budget::new(now, speaks_for),
             resetting: None,
             reset: Vec::new(),
+            small_data: 0,
         }
     }
 
@@ -120,6 +124,7 @@ impl FrameCheck {
         }
         self.has_settings = true;
         self.resetting = (head.kind == kind::RST_STREAM).then_some(head.stream);
+        self.small_data += usize::from(is_small(head));
         self.has_fields = matches!(head.kind, kind::HEADERS | kind::CONTINUATION);
         self.has_more_fields = self.has_fields && !head.has(flag::END_HEADERS);
         match head.kind {

@@ -119,11 +119,16 @@ impl Followed {
 impl AsyncRead for MultiplexedIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, state, followed } = self.get_mut();
+        if followed.borrow().streams.bodies.is_due() {
+            // The task of the connection takes them out of the library, and reads on.
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Followed { received, violation, streams, .. } = &mut *followed.borrow_mut();
         let followed = received.follow(&buf.filled()[before..], state.worker.now());
         received.take_reset().for_each(|stream| streams.is_reset(stream));
+        streams.bodies.add_small(std::mem::take(&mut received.small_data));
         state.record(Event::HeadIsIncomplete(received.is_in_head()));
         *violation = followed.err();
         Poll::Ready(followed.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.name())))

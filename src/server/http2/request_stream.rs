@@ -7,13 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use h2::ext::Protocol;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 
+use super::received_bodies::ReceivedBody;
 use super::stream_io::{StreamBody, StreamTunnel};
-use super::streams::{InterimResponses, Stream, Upload};
+use super::streams::{InterimResponses, Stream};
 use super::windows::poll_granted;
 use crate::base::clock;
 use crate::base::http::has_no_content;
@@ -25,9 +26,8 @@ use crate::server::{Handler, IncomingRequest};
 /// Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(
     handler: Rc<H>,
-    request: Request<RecvStream>,
+    request: Request<Option<ReceivedBody>>,
     stream: Rc<Stream>,
-    upload: Option<Upload>,
     guard: RequestGuard,
     connection: Rc<ConnectionState>,
 ) {
@@ -36,8 +36,8 @@ pub(super) async fn serve<H: Handler>(
     let asks_for_websocket = take_extended_connect(&mut head);
     let ambiguity = ambiguity(&head);
     let (body, through) = match asks_for_websocket {
-        true => (None, Some((received, upload))),
-        false => (upload.map(|upload| body(&head, received, upload, &stream).into()), None),
+        true => (None, Some(received)),
+        false => (received.map(|received| body(&head, received, &stream).into()), None),
     };
     let (interim, tunnel, is_unanswered) = (Some(InterimResponses(stream.clone())), None, false);
     let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
@@ -67,7 +67,7 @@ pub(super) async fn serve<H: Handler>(
         Err(error) => return tracing::debug!(%error, "the client does not wait for its response"),
     };
     match tunnel.zip(through) {
-        Some((tunnel, (received, _upload))) => {
+        Some((tunnel, received)) => {
             tunnel(Box::new(StreamTunnel { received, unread: Bytes::new(), sender, stream })).await;
         }
         None if is_end => {}
@@ -92,14 +92,14 @@ fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) 
     }
 }
 
-fn body(head: &Parts, received: RecvStream, upload: Upload, stream: &Rc<Stream>) -> StreamBody {
+fn body(head: &Parts, received: ReceivedBody, stream: &Rc<Stream>) -> StreamBody {
     let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if head.headers.get(header::EXPECT).is_some_and(is_continue) {
         stream.expects_continue.set(true);
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    StreamBody::new(received, upload, stream.clone(), length)
+    StreamBody::new(received, stream.clone(), length)
 }
 
 /// Lets the handler fill the response. Returns whether it has, which fails if the client resets the stream.

@@ -7,37 +7,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use h2::{RecvStream, SendStream};
+use h2::SendStream;
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::streams::{Stream, Upload};
+use super::received_bodies::ReceivedBody;
+use super::streams::Stream;
 use super::windows::poll_granted;
 
 /// Grants window when the returned data was used. The library checks that the body has the length that its head states.
 pub(in crate::server) struct StreamBody {
-    received: RecvStream,
+    received: ReceivedBody,
     stream: Rc<Stream>,
-    _upload: Upload,
     /// How many bytes are still to come, if that is known.
     left: Option<u64>,
-    /// How many bytes were passed on, for which no window is granted again yet.
-    passed_on: usize,
 }
 
 impl StreamBody {
     /// `length` is what the head states.
-    pub(super) fn new(received: RecvStream, upload: Upload, stream: Rc<Stream>, length: Option<u64>) -> Self {
-        Self { received, stream, _upload: upload, left: length, passed_on: 0 }
-    }
-
-    /// Grants window to the client again for what was passed on.
-    fn release(&mut self) {
-        let passed_on = std::mem::take(&mut self.passed_on);
-        if passed_on > 0 {
-            // If this fails, the stream has ended, and needs no window.
-            let _ = self.received.flow_control().release_capacity(passed_on);
-        }
+    pub(super) fn new(received: ReceivedBody, stream: Rc<Stream>, length: Option<u64>) -> Self {
+        Self { received, stream, left: length }
     }
 }
 
@@ -47,7 +36,7 @@ impl Body for StreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         // The upstream has taken what was passed on when it asks for more.
-        self.release();
+        self.received.grant();
         let polled = self.received.poll_data(cx);
         if polled.is_pending() {
             self.stream.asks_for_body();
@@ -56,7 +45,6 @@ impl Body for StreamBody {
             let data = data?;
             // The client does not wait for `100 Continue`.
             self.stream.expects_continue.set(false);
-            self.passed_on = data.len();
             self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
@@ -73,16 +61,10 @@ impl Body for StreamBody {
     }
 }
 
-impl Drop for StreamBody {
-    fn drop(&mut self) {
-        // The stream may go on for long with its response, and the connection needs the window for other streams.
-        self.release();
-    }
-}
-
 /// If this is dropped before both directions have ended, the stream is reset.
 pub(super) struct StreamTunnel {
-    pub(super) received: RecvStream,
+    /// `None` if the client has ended its side with the request.
+    pub(super) received: Option<ReceivedBody>,
     pub(super) unread: Bytes,
     pub(super) sender: SendStream<Bytes>,
     pub(super) stream: Rc<Stream>,
@@ -92,14 +74,15 @@ impl AsyncRead for StreamTunnel {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { received, unread, .. } = self.get_mut();
         while unread.is_empty() {
+            let Some(received) = received else { return Poll::Ready(Ok(())) };
+            // All that came before was used.
+            received.grant();
             let Some(data) = ready!(received.poll_data(cx)) else { return Poll::Ready(Ok(())) };
             *unread = data.map_err(io::Error::other)?;
         }
         let length = unread.len().min(buf.remaining());
         buf.put_slice(&unread[..length]);
         unread.advance(length);
-        // If this fails, the stream has ended, and needs no window.
-        let _ = received.flow_control().release_capacity(length);
         Poll::Ready(Ok(()))
     }
 }

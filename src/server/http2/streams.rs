@@ -13,6 +13,7 @@ use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::kept_memory::Unsent;
+use super::received_bodies::ReceivedBodies;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::{RequestStream, TimedStreams};
 use crate::server::time_limits::{TimeLimits, is_over};
@@ -31,17 +32,8 @@ pub(super) struct Streams {
     unsent_interim: Cell<u32>,
     /// Bytes of responses that the library has got and not sent.
     unsent: RefCell<Unsent>,
-    /// Bodies of requests that are not passed on completely.
-    pub(super) uploads: Cell<usize>,
-}
-
-/// The body of a request that is not passed on completely, or a client's side of a tunnel.
-pub(super) struct Upload(Rc<Streams>);
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.0.uploads.set(self.0.uploads.get() - 1);
-    }
+    /// Bodies of requests that are not passed on completely, and the clients' sides of tunnels.
+    pub(super) bodies: Rc<ReceivedBodies>,
 }
 
 /// Lasts from a request to the end of its response.
@@ -65,8 +57,8 @@ pub(super) struct Stream {
 
 impl Streams {
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
-        let (waiting, unsent_interim, unsent, uploads) = Default::default();
-        Self { worker, waiting, unsent_interim, unsent, uploads }
+        let (waiting, unsent_interim, unsent, bodies) = Default::default();
+        Self { worker, waiting, unsent_interim, unsent, bodies }
     }
 
     /// A stream begins, whose response is sent through `responder`.
@@ -82,11 +74,6 @@ impl Streams {
             is_listed: Cell::new(false),
             is_reset: Cell::new(false),
         })
-    }
-
-    pub(super) fn begin_upload(self: &Rc<Self>) -> Upload {
-        self.uploads.set(self.uploads.get() + 1);
-        Upload(self.clone())
     }
 
     pub(super) fn sent(&self, stream: u32, bytes: u32) {

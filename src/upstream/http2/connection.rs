@@ -24,10 +24,10 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::clients::ClientRequest;
-use super::followed_stream::{PassedBytes, followed};
+use super::followed_stream::{Followed, PassedBytes};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use crate::base::concurrency::ConcurrencyPermit;
-use crate::server::Windows;
+use crate::server::{ReceivedBodies, Windows};
 use crate::upstream::connection_limits::are_taken;
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::UpstreamError;
@@ -47,6 +47,11 @@ const WINDOWS: Windows = Windows { largest: 4 << 20, smallest: 64 << 10, budget:
 const MAX_HEADER_LIST: u32 = 64 << 10;
 /// How many bytes of a request's body may wait in the library for the server, for each stream.
 const SEND_BUFFER: usize = 256 << 10;
+/// How much memory small frames may take in the library beyond their content, in bytes. Those of bodies are taken out of it, so
+/// these come before the body has a reader, or after its stream was reset.
+const SMALL_FRAMES: usize = 32 << 20;
+/// How long a server may still send frames on a stream that was reset.
+const RECENT: Duration = Duration::from_secs(10);
 /// How many streams are reset before a connection begins no more: servers defend themselves from some hundreds on.
 const MOST_RESETS: usize = 256;
 /// How much of the window of all bodies must be left for a further one: a frame of the size that every server accepts. Servers
@@ -92,6 +97,8 @@ struct State {
     /// Streams so far.
     begun: Cell<u64>,
     traffic: Rc<PassedBytes>,
+    /// Of responses.
+    bodies: Rc<ReceivedBodies>,
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
@@ -139,14 +146,18 @@ impl Http2Connection {
         let scheme = if stream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
         let places = stream.places();
         let state = Rc::new(State { of_server, ..State::default() });
-        let followed = followed(stream, state.traffic.clone());
+        let followed = Followed::new(stream, state.traffic.clone(), state.bodies.clone());
         let mut builder = Builder::new();
         builder
             .enable_push(false)
             .initial_window_size(WINDOWS.largest)
             .initial_connection_window_size(WINDOWS.of_connection(MOST_STREAMS))
             .max_header_list_size(MAX_HEADER_LIST)
-            .max_send_buffer_size(SEND_BUFFER);
+            .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(SMALL_FRAMES)
+            // All that a connection resets, which are at most the open ones when it begins no more.
+            .max_concurrent_reset_streams(MOST_RESETS + MOST_STREAMS)
+            .reset_stream_duration(RECENT);
         let (requests, mut connection) = builder.handshake(followed).await.map_err(failure)?;
         let pings = connection.ping_pong();
         let (tell, begun) = oneshot::channel();
@@ -300,6 +311,10 @@ async fn run(
         if polled.is_pending() && state.traffic.received.get() > 0 {
             // The attempt to connect may have been given up.
             tell.take().map(|tell| tell.send(Ok(())));
+        }
+        if polled.is_pending() && state.bodies.take() {
+            // The library reads on after the tasks of the streams, which may have to take heads before bodies.
+            cx.waker().wake_by_ref();
         }
         polled
     });

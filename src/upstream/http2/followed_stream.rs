@@ -1,13 +1,15 @@
 //! A stream to a server whose frames are followed: the library does not report the window that the server leaves to all bodies
-//! together.
+//! together, and gets frames on which it spends more memory than they carry.
 
 use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::io::{InspectReader, InspectWriter};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::server::{Frames, Piece, frame_kind};
+use crate::server::{Frames, Piece, ReceivedBodies, frame_kind};
 
 /// What a server may be sent on all streams together before it grants more (RFC 9113, section 6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
@@ -28,15 +30,67 @@ impl PassedBytes {
     }
 }
 
-/// Counts in `traffic` what passes through `stream`.
-pub(super) fn followed<S: AsyncRead + AsyncWrite + Unpin>(
+/// Counts in `traffic` and `bodies` what passes through `stream`.
+pub(super) struct Followed<S> {
     stream: S,
+    received: Received,
+    sent: Frames,
     traffic: Rc<PassedBytes>,
-) -> impl AsyncRead + AsyncWrite + Unpin {
-    let (mut received, mut sent) = (Received::default(), Frames::of_client());
-    let sent_to = traffic.clone();
-    let stream = InspectWriter::new(stream, move |bytes| follow_sent(&mut sent, bytes, &sent_to));
-    InspectReader::new(stream, move |bytes| received.follow(bytes, &traffic))
+    bodies: Rc<ReceivedBodies>,
+}
+
+impl<S> Followed<S> {
+    pub(super) fn new(stream: S, traffic: Rc<PassedBytes>, bodies: Rc<ReceivedBodies>) -> Self {
+        Self { stream, received: Received::default(), sent: Frames::of_client(), traffic, bodies }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Followed<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, received, traffic, bodies, .. } = self.get_mut();
+        if bodies.is_due() {
+            // The task of the connection takes them out of the library, and reads on.
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        received.follow(&buf.filled()[before..], traffic, bodies);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Followed<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { stream, sent, traffic, .. } = self.get_mut();
+        let mut left = ready!(Pin::new(stream).poll_write_vectored(cx, parts))?;
+        let written = left;
+        for part in parts {
+            let part = &part[..left.min(part.len())];
+            left -= part.len();
+            follow_sent(sent, part, traffic);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -47,10 +101,12 @@ struct Received {
 }
 
 impl Received {
-    fn follow(&mut self, mut bytes: &[u8], PassedBytes { received, granted, .. }: &PassedBytes) {
+    fn follow(&mut self, mut bytes: &[u8], traffic: &PassedBytes, bodies: &ReceivedBodies) {
+        let PassedBytes { received, granted, .. } = traffic;
         received.set(received.get() + bytes.len() as u64);
         while let Some(piece) = self.frames.next(&mut bytes) {
             if let Piece::Head(head) = piece {
+                bodies.follow(head);
                 self.is_grant = head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0;
             } else if self.is_grant
                 && let Some(grant) = self.frames.number(0)
@@ -84,9 +140,9 @@ mod tests {
             [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"\0\0\x02\x01\x04\0\0\0\x01hi\0\0\x05\0\x01\0\0\0\x01hello"]
                 .concat();
         for step in 1..=received.len() {
-            let traffic = PassedBytes::default();
+            let (traffic, bodies) = (PassedBytes::default(), ReceivedBodies::default());
             let (mut incoming, mut outgoing) = (Received::default(), Frames::of_client());
-            received.chunks(step).for_each(|bytes| incoming.follow(bytes, &traffic));
+            received.chunks(step).for_each(|bytes| incoming.follow(bytes, &traffic, &bodies));
             sent.chunks(step).for_each(|bytes| follow_sent(&mut outgoing, bytes, &traffic));
             assert_eq!(traffic.window(), 65_535 + 65_536 - 5, "{step}");
             assert_eq!(traffic.received.get(), received.len() as u64);

@@ -14,6 +14,7 @@ use super::connection::OpenStream;
 use super::request::RequestBody;
 use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::server::ReceivedBody;
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::header_policy::ResponseTrailers;
@@ -58,7 +59,7 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
 }
 
 pub(in crate::upstream) struct ResponseBody {
-    pub(super) received: RecvStream,
+    pub(super) received: ReceivedBody,
     pub(super) rest: Rest,
     /// The request's body, while it is still being sent.
     pub(super) request_body: Option<RequestBody>,
@@ -106,7 +107,7 @@ impl ResponseBody {
             match ready!(self.received.poll_data(cx)) {
                 Some(Ok(data)) => {
                     // The client takes it at once: data is polled only when the client has room for it.
-                    self.received.flow_control().release_capacity(data.len()).map_err(BodyError::Http2)?;
+                    self.received.grant();
                     if let Some(left) = left {
                         *left = left.saturating_sub(data.len() as u64);
                     }

@@ -8,11 +8,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use h2::SendStream;
 use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
 use http::Request;
 
 use super::{Http2Connection, SPARE_TIMERS, State};
+use crate::server::ReceivedBody;
 use crate::upstream::http2::clients::ClientRequest;
 use crate::upstream::stall::StallTimer;
 
@@ -46,6 +47,11 @@ impl OpenStream {
         let sent = self.connection.requests.clone().send_request(head, is_end)?;
         self.is_sent.set(true);
         Ok(sent)
+    }
+
+    /// The body of the response that has begun.
+    pub(in crate::upstream::http2) fn receives(&self, body: RecvStream) -> ReceivedBody {
+        self.connection.state.bodies.add(body)
     }
 
     /// The stream has ended, so it will not be reset.
