@@ -1,5 +1,5 @@
 //! HTTP/2 to upstreams: bounds of servers that hold although clients cancel requests, and servers that allow no request for a
-//! time, say nothing for a time or send empty pieces.
+//! time, say nothing for a time, or send empty pieces or too much.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -10,9 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use h2::Reason;
+use h2::server::Builder;
+use http::{HeaderValue, Response};
 use socket2::SockRef;
 
-use crate::harness::http2::{ACK, END_HEADERS, END_STREAM, PADDED, frame, kind};
+use crate::harness::http2::{ACK, END_HEADERS, END_STREAM, PADDED, PREFACE, frame, kind};
 use crate::harness::http2_server::{Frames, Http2Server, STATUS_200, over_http2};
 use crate::harness::{Client, Gateway, until};
 
@@ -236,8 +238,8 @@ fn a_connection_whose_server_allows_no_request_gets_none() {
     }
 }
 
-/// A server that sends these pieces on each connection, one every 300 ms, and then answers whatever comes with "late".
-fn slow_to_begin(pieces: Vec<Vec<u8>>) -> SocketAddr {
+/// A server that sends these pieces on each connection, one every 300 ms, and then answers requests, or says nothing more.
+fn slow_to_begin(pieces: Vec<Vec<u8>>, answers: bool) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -249,8 +251,11 @@ fn slow_to_begin(pieces: Vec<Vec<u8>>) -> SocketAddr {
                     let _ = socket.write_all(&piece);
                     thread::sleep(Duration::from_millis(300));
                 }
-                let mut preface = [0; 24];
-                let _ = socket.read_exact(&mut preface);
+                if !answers {
+                    let _ = socket.read_to_end(&mut Vec::new());
+                    return;
+                }
+                socket.read_exact(&mut [0; PREFACE.len()]).unwrap();
                 let mut frames = Frames { socket };
                 while let Ok(head) = frames.until(kind::HEADERS) {
                     frames.answer(head.stream, "late");
@@ -266,30 +271,24 @@ fn a_connection_is_made_when_its_settings_allow_a_request() {
     let settings = |payload: &[u8]| frame(kind::SETTINGS, 0, 0, payload);
     let (zero, some) = (settings(&allowing(0)), settings(&allowing(2)));
     let (begun, rest) = some.split_at(5);
-    for (pieces, is_made) in [
-        (vec![begun.to_vec()], false),
-        (vec![zero.clone()], false),
-        (vec![begun.to_vec(), rest.to_vec()], true),
-        (vec![zero.clone(), some.clone()], true),
-    ] {
-        let slow = slow_to_begin(pieces.clone());
-        let patient = if is_made { "20s" } else { "1s" };
-        let keys = format!("connect_timeout = \"{patient}\"\neject = false\nbalance = \"round-robin\"");
-        let gateway = Gateway::with_server("workers = 1", &over_http2("http", slow, &keys));
-        let response = gateway.client().get("/");
-        if is_made {
-            assert_eq!(response.text(), "late", "{pieces:?}");
-            continue;
-        }
-        response.expect_problem(504);
-        assert_eq!(gateway.wait_message("upstream failed")["reason"], "connect_timeout", "{pieces:?}");
+    for pieces in [vec![begun.to_vec(), rest.to_vec()], vec![zero.clone(), some.clone()]] {
+        let server = slow_to_begin(pieces, true);
+        let gateway = Gateway::with_server("workers = 1", &over_http2("http", server, "connect_timeout = \"20s\""));
+        assert_eq!(gateway.client().get("/").text(), "late");
+    }
+    for pieces in [vec![begun.to_vec()], vec![zero.clone()]] {
+        let server = slow_to_begin(pieces, false);
+        let keys = "connect_timeout = \"4s\"\neject = false\nbalance = \"round-robin\"";
+        let alone = over_http2("http", server, keys);
+        let gateway = Gateway::with_server("workers = 1", &alone);
+        gateway.client().get("/").expect_problem(504);
+        assert_eq!(gateway.wait_message("upstream failed")["reason"], "connect_timeout");
 
-        let well = Http2Server::echo(None);
-        let two = over_http2("http", slow, &keys)
-            .replace("servers = [", &format!("servers = [\"http://{}\", ", well.address));
-        let gateway = Gateway::with_server("workers = 1", &two);
-        for _ in 0..4 {
-            assert_eq!(gateway.client().call(WHOLE).text(), "hello", "{pieces:?}");
+        let other = Http2Server::echo(None);
+        let with_other = alone.replace("servers = [", &format!("servers = [\"http://{}\", ", other.address));
+        let gateway = Gateway::with_server("workers = 1", &with_other);
+        for _ in 0..2 {
+            assert_eq!(gateway.client().call(WHOLE).text(), "hello");
         }
     }
 }
@@ -320,4 +319,17 @@ fn empty_pieces_of_bodies_break_no_others() {
     let numbers: Vec<usize> = (0..130).map(|_| client.get("/").text().parse().unwrap()).collect();
     assert_eq!((numbers[0], numbers[129]), (0, 2), "{numbers:?}");
     end(&held, under_way);
+}
+
+#[test]
+fn a_response_has_as_many_headers_as_over_http_1() {
+    let server = Http2Server::start(None, Builder::new(), |request, mut respond| async move {
+        let mut response = Response::new(());
+        let count: usize = request.uri().path()[1..].parse().unwrap();
+        (0..count).for_each(|_| _ = response.headers_mut().append("x-many", HeaderValue::from_static("x")));
+        let _ = respond.send_response(response, true);
+    });
+    let gateway = Gateway::start(&server.everything("http", ""));
+    assert_eq!(gateway.client().get("/128").status, 200);
+    gateway.client().get("/129").expect_problem(502);
 }
