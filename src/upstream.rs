@@ -96,10 +96,11 @@ pub struct Unanswered {
 
 /// A response after which another server was asked. If that server does not answer, the client gets this response.
 struct GivenUp {
-    in_flight: InFlight,
     status: StatusCode,
     headers: HeaderMap,
+    /// Dropped first, so that a stream which is reset later keeps the place of the request.
     body: UpstreamBody,
+    in_flight: InFlight,
 }
 
 impl Upstream {
@@ -223,7 +224,7 @@ impl Upstream {
                     match sent {
                         Ok((status, body)) => {
                             let headers = std::mem::take(headers);
-                            given_up = Some(Box::new(GivenUp { in_flight, status, headers, body }));
+                            given_up = Some(Box::new(GivenUp { status, headers, body, in_flight }));
                         }
                         Err(Failed { error, .. }) => on_failure(endpoint, &error),
                     }

@@ -85,6 +85,11 @@ impl Reader {
         self.at == 0 && self.state == State::Value
     }
 
+    /// How many bytes have come of a word that is in no array or object, and whose end has not come.
+    pub fn begun_word(&self) -> usize {
+        if self.state == State::Word && self.levels.is_empty() { self.at - self.began } else { 0 }
+    }
+
     /// Whether there was one whole value, and something else after it.
     pub fn is_trailing(&self) -> bool {
         self.state == State::Trailing

@@ -126,7 +126,7 @@ pub(super) fn responses(bytes: &[u8]) {
         let reader = &filter.reader;
         let (findings, models) = (&reader.findings, reader.models().map(<[u8]>::to_vec).collect::<Vec<_>>());
         let answer = (reader.says_usage(), findings.ending.is_complete(), models);
-        let found = (findings.report.usage(), findings.text(), findings.provider, findings.report.ignored, answer);
+        let found = (findings.report.usage(), reader.text(), findings.provider, findings.report.ignored, answer);
         passed.extend(filter.finish());
         (passed, found)
     };

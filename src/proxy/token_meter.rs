@@ -204,7 +204,7 @@ impl TokenMeter {
         }
         // A usage that is stated without new text, as at the end of most streams, cuts nothing.
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
-        let has_more = can_end && self.reading.reader().findings.text() != self.passed && !self.is_abandoned;
+        let has_more = can_end && self.reading.reader().text() != self.passed && !self.is_abandoned;
         if !has_more || !self.limits.iter().any(MeteredLimit::cuts) {
             self.pass();
         }
@@ -226,7 +226,7 @@ impl TokenMeter {
     }
 
     fn pass(&mut self) {
-        self.passed = self.reading.reader().findings.text();
+        self.passed = self.reading.reader().text();
         self.has_begun |= !self.held.is_empty();
         match self.held_end.take() {
             Some(end) => self.finish(end),
@@ -256,7 +256,7 @@ impl TokenMeter {
         }
         let has_input = if is_said { reader.findings.report.has_input() } else { said.input > 0 || said.cached > 0 };
         // Text that was not sent for lack of room is not charged.
-        let text = tokens_of(if end == End::Cut { self.passed } else { reader.findings.text() });
+        let text = tokens_of(if end == End::Cut { self.passed } else { reader.text() });
         Usage {
             input: if has_input { said.input } else { self.request.input },
             cached: said.cached,

@@ -162,6 +162,11 @@ impl ResponseReader {
         }
     }
 
+    /// How many bytes of text have come.
+    pub fn text(&self) -> u64 {
+        self.findings.text_with(self.json.begun_word())
+    }
+
     /// The models that have answered, as far as known, each once, in the order in which they came.
     pub fn models(&self) -> impl Iterator<Item = &[u8]> {
         self.findings.models.iter().map(|model| &**model)

@@ -16,7 +16,7 @@ use crate::base::deadline::Deadline;
 pub struct UpstreamBody {
     protocol: Protocol,
     pub(super) deadline: Option<Deadline>,
-    /// The request is in flight until this is dropped.
+    /// The request is in flight until this is dropped, after its stream.
     pub(super) in_flight: Option<InFlight>,
 }
 

@@ -107,10 +107,34 @@ impl Endpoint {
         self.state.load.latency().is_some()
     }
 
+    /// A request is no longer in flight, so another one may begin.
+    pub(super) fn free_place(&self) {
+        self.state.load.end();
+        self.upstream.has_room();
+    }
+
     /// The times from sending a request to the head of its response. Errors, and requests whose bodies were not sent
     /// completely, are not measured.
     pub fn latencies(&self) -> HistogramSnapshot {
         self.state.load.latencies()
+    }
+}
+
+/// The place of a cancelled request, because the server does not know yet that it is cancelled. Free when this is dropped.
+#[derive(Debug)]
+pub(super) struct KeptPlace(Arc<Endpoint>);
+
+impl KeptPlace {
+    /// Must be called while the request is still in flight, so that no other one gets its place.
+    pub(super) fn new(endpoint: &Arc<Endpoint>) -> Self {
+        endpoint.state.load.stays();
+        Self(endpoint.clone())
+    }
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        self.0.free_place();
     }
 }
 

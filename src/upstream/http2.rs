@@ -65,7 +65,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let Exchange { request, in_flight, named, timeout, read_timeout, .. } = *exchange;
     let head = request::head(exchange, &stream.connection.scheme, body.as_ref())?;
     if has_credentials(request.head.headers) {
-        stream.connection.binds();
+        // They authenticate the whole connection.
+        stream.connection.retire();
     }
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
@@ -100,7 +101,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
         Ok(((head, received), rest)) => {
             let received = stream.receives(received);
             if has_challenge(head.status, &head.headers) {
-                stream.connection.binds();
+                // What the client answers authenticates the whole connection.
+                stream.connection.retire();
             }
             stream.stall().has_begun(read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());

@@ -95,8 +95,7 @@ impl Drop for InFlight {
         {
             load.unanswered(self.worker, self.client, waited);
         }
-        load.end();
-        self.endpoint.upstream.has_room();
+        self.endpoint.free_place();
     }
 }
 

@@ -129,6 +129,11 @@ impl Load {
         true
     }
 
+    /// The place of a request stays taken after its end, until a further [`Self::end`].
+    pub(super) fn stays(&self) {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+    }
+
     pub(super) fn end(&self) {
         // A request that begins to wait sees this change, or this worker sees it waiting and wakes it.
         self.in_flight.fetch_sub(1, Ordering::SeqCst);

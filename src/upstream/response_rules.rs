@@ -5,6 +5,8 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::request::PassInterim;
 
+/// The most header fields of a response.
+pub(super) const MAX_FIELDS: usize = 128;
 /// The most interim responses before the final one.
 const MAX_INTERIM: u32 = 100;
 

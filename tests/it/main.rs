@@ -190,6 +190,7 @@ mod unread_bodies;
 mod upstream_cases;
 mod upstream_connections;
 mod upstream_http2;
+mod upstream_http2_bounds;
 mod upstream_http2_clients;
 mod upstream_http2_frames;
 mod upstream_tls;

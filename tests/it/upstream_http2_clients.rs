@@ -274,8 +274,7 @@ fn many_clients_that_cancel_some_requests_break_no_others() {
             SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
         }
         // Some of the streams are reset later.
-        let in_flight = || gateway.metric("gateway_upstream_server_in_flight") == Some(1.0);
-        until("they are left", PATIENCE, in_flight);
+        until("they are left", PATIENCE, || gateway.metric("gateway_connections") == Some(1.0));
     }
     under_way.send("llo");
     assert_eq!(under_way.response(false).text(), "well");

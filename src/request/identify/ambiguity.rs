@@ -15,6 +15,7 @@ use percent_encoding::percent_decode;
 
 use super::after_bearer;
 use super::pieces::{Pieces, Separation, name_and_value};
+use crate::base::http::header_list;
 use crate::base::http::header_rules::is_same_variable;
 use crate::base::letter_case::without_case;
 use crate::config::{Limit, Source};
@@ -60,6 +61,9 @@ impl SingleSources {
     pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
         let query = query.unwrap_or_default();
         self.rules.iter().find_map(|rule| {
+            if rule.header().is_some_and(|name| is_dropped(headers, name)) {
+                return Some(format!("Connection names the header of {}, so that no server gets it.", rule.source));
+            }
             if let Some(too_many) = rule.too_many(headers, query) {
                 return Some(too_many);
             }
@@ -84,6 +88,11 @@ impl SingleSources {
             _ => false,
         })
     }
+}
+
+/// Whether the client asks not to forward the header. It would count by what its server does not see (RFC 9110, section 7.6.1).
+fn is_dropped(headers: &HeaderMap, name: &HeaderName) -> bool {
+    header_list::members(headers, &header::CONNECTION).any(|one| one.eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 #[derive(Default)]
@@ -124,6 +133,16 @@ impl SourceRule {
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
+    }
+
+    /// The header that has the source.
+    fn header(&self) -> Option<&HeaderName> {
+        match &self.source {
+            Source::Header(name) => Some(name),
+            Source::Cookie(_) => Some(&header::COOKIE),
+            Source::Bearer => Some(&header::AUTHORIZATION),
+            _ => None,
+        }
     }
 
     fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<String> {
@@ -419,6 +438,25 @@ mod tests {
             assert_eq!(repeated.0, 1 + expected.0, "{name} twice in {query}");
         }
         assert_eq!(found(&Source::Query("key".into()), &[], None), ABSENT);
+    }
+
+    #[test]
+    fn a_source_that_the_client_asks_not_to_forward_is_ambiguous() {
+        let api_key = HeaderName::from_static("x-api-key");
+        for (source, named) in [
+            (Source::Header(api_key), "X-Api-Key"),
+            (Source::Cookie("sid".to_owned()), "close, cookie"),
+            (Source::Bearer, " Authorization"),
+        ] {
+            let sources = SingleSources::new([], [&source]);
+            let ambiguity = |named: &'static str| {
+                let headers = HeaderMap::from_iter([(header::CONNECTION, HeaderValue::from_static(named))]);
+                sources.ambiguity(&headers, None)
+            };
+            let expected = format!("Connection names the header of {source}, so that no server gets it.");
+            assert_eq!(ambiguity(named), Some(expected));
+            assert_eq!(ambiguity("close, x-other"), None);
+        }
     }
 
     #[test]

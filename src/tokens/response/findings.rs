@@ -64,8 +64,13 @@ impl Findings {
         self.document.has_ended &= length == 0;
     }
 
-    pub fn text(&self) -> u64 {
-        let of = |class: Class| self.text[class as usize];
+    fn text(&self) -> u64 {
+        self.text_with(0)
+    }
+
+    /// How many bytes of text there are, with a word of which so many have come, but not the end.
+    pub(super) fn text_with(&self, begun: usize) -> u64 {
+        let of = |class: Class| self.text[class as usize] + if class == Class::Plain { begun as u64 } else { 0 };
         let text = match self.seen {
             // Events have other strings before there is text.
             Class::Plain if self.is_stream && self.provider.is_some() => 0,

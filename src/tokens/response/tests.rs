@@ -20,7 +20,7 @@ fn read_pieces<'a>(content_type: &str, source: &UsageSource, pieces: impl IntoIt
     let mut reader = ResponseReader::new(content_type, source);
     pieces.into_iter().for_each(|piece| reader.read(piece));
     let Findings { report, provider, .. } = &reader.findings;
-    Read { usage: report.usage(), text: reader.findings.text(), provider: *provider, ignored: report.ignored }
+    Read { usage: report.usage(), text: reader.text(), provider: *provider, ignored: report.ignored }
 }
 
 /// Reads a body whole, and in small pieces.
@@ -37,6 +37,20 @@ fn used(input: u64, cached: u64, output: u64) -> Usage {
 
 fn stream(events: &[&str]) -> String {
     events.iter().fold(String::new(), |stream, data| stream + "data: " + data + "\n\n")
+}
+
+#[test]
+fn text_that_is_no_json_counts_before_its_end_has_come() {
+    let long = "x".repeat(1000);
+    for (body, text) in [
+        (format!("data: {long}"), 1000),
+        (format!("data: {long}\n"), 1000),
+        (format!("data: {long}\n\n"), 1000),
+        (format!("data: {long}\n\ndata: {long}"), 2000),
+        (format!("data: {{\"a\": {long}"), 0),
+    ] {
+        assert_eq!(read(EVENTS, &body).text, text, "{body}");
+    }
 }
 
 const OPEN_AI: &str = r#"{

@@ -99,7 +99,7 @@ fn size(line: &[u8]) -> Result<u64, NotChunked> {
 fn trailers(bytes: &[u8]) -> Result<Option<(usize, HeaderMap)>, NotChunked> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     match httparse::parse_headers(bytes, &mut fields) {
-        Ok(httparse::Status::Complete((length, fields))) => {
+        Ok(httparse::Status::Complete((length, fields))) if length <= MAX_TRAILERS => {
             let mut trailers = HeaderMap::new();
             for field in fields {
                 let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| NotChunked)?;
@@ -179,6 +179,19 @@ mod tests {
             assert_eq!(decode(body, 3), Err(NotChunked), "{:?}", String::from_utf8_lossy(body));
         }
         assert_eq!(decode(&[b'0'; 10_000], 100), Err(NotChunked));
+    }
+
+    #[test]
+    fn trailers_have_a_largest_size_and_number() {
+        let body = |fields: usize, size: usize| {
+            let value = "x".repeat(size - "x: \r\n".len());
+            format!("0\r\n{}\r\n", format!("x: {value}\r\n").repeat(fields)).into_bytes()
+        };
+        let count = |fields, size, step| decode(&body(fields, size), step).map(|(_, trailers, _)| trailers.len());
+        for step in [100, 100_000] {
+            assert_eq!([count(64, 100, step), count(65, 100, step)], [Ok(64), Err(NotChunked)]);
+            assert_eq!([count(16, 1000, step), count(17, 1000, step)], [Ok(16), Err(NotChunked)]);
+        }
     }
 
     proptest! {

@@ -12,11 +12,10 @@ use crate::base::http::header_lines::{HeaderLine, HeaderLines, next_line};
 use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::{has_no_content, spare_headers};
 use crate::upstream::request_headers::MAX_NAMED;
-use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
+use crate::upstream::response_rules::{BadHead, Interim, MAX_FIELDS, content_length, interim_head};
 
 /// In bytes.
 const MAX_HEAD: usize = 64 * 1024;
-const MAX_FIELDS: usize = 128;
 const KEEP_ALIVE: &str = "keep-alive";
 
 /// How the end of a response's body is known (RFC 9112, section 6.3).

@@ -1,7 +1,7 @@
 //! One connection of HTTP/2 to an upstream server, and the streams on it.
 //!
-//! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the server
-//! allows, and would wait in the library for others to end.
+//! A new one is used when the settings of its server have come and allow a request. Otherwise more requests would be sent on it
+//! than the server allows, and would wait in the library for others to end.
 
 mod streams;
 
@@ -29,14 +29,14 @@ use super::keep_alive::{Activity, Check, KeepAlive};
 use crate::base::concurrency::ConcurrencyPermit;
 use crate::server::{ReceivedBodies, Windows};
 use crate::upstream::connection_limits::are_taken;
-use crate::upstream::endpoint::DestinationAddress;
+use crate::upstream::endpoint::{DestinationAddress, Endpoint};
 use crate::upstream::error::UpstreamError;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
 
-use streams::Cancelled;
 pub(in crate::upstream) use streams::OpenStream;
 pub(super) use streams::Upload;
+use streams::{Cancelled, EndOfCancelled};
 
 /// How many streams of a connection are used, if the server allows as many.
 const MOST_STREAMS: usize = 100;
@@ -54,6 +54,8 @@ const SMALL_FRAMES: usize = 32 << 20;
 const RECENT: Duration = Duration::from_secs(10);
 /// How many streams are reset before a connection begins no more: servers defend themselves from some hundreds on.
 const MOST_RESETS: usize = 256;
+/// How many empty pieces of bodies come before a connection begins no more streams: the library ends it after 100.
+const MOST_EMPTY: usize = 50;
 /// How much of the window of all bodies must be left for a further one: a frame of the size that every server accepts. Servers
 /// grant more at the latest when half of the window is used, and that is at least 32 KiB.
 const LEAST_WINDOW: u64 = 16 << 10;
@@ -65,6 +67,7 @@ pub(super) struct Http2Connection {
     requests: SendRequest<Bytes>,
     pub(super) scheme: Scheme,
     pub(super) peer: DestinationAddress,
+    endpoint: Arc<Endpoint>,
     /// By the clock of its pool.
     pub(super) connected_at: Instant,
     /// The client to which this connection belongs; `None` if clients share it.
@@ -75,7 +78,7 @@ pub(super) struct Http2Connection {
     /// What the pool knows of it since its last check.
     checked: RefCell<Checked>,
     task: AbortHandle,
-    pub(super) cancelled: Cancelled,
+    pub(super) cancelled: Rc<Cancelled>,
     timers: RefCell<Vec<StallTimer>>,
     /// The places of connections, of which it has one.
     places: Arc<Semaphore>,
@@ -102,8 +105,8 @@ struct State {
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
-    /// Whether a client may have authenticated the connection, so that it is for no other.
-    is_bound: Cell<bool>,
+    /// Whether it begins no further stream.
+    is_retired: Cell<bool>,
 }
 
 impl State {
@@ -132,11 +135,12 @@ struct Checked {
 }
 
 impl Http2Connection {
-    /// Begins to speak HTTP/2 on a stream, and waits for the settings of the server: how many streams it allows. The age of the
+    /// Begins to speak HTTP/2 on a stream to `endpoint`, and waits until the server's settings allow a stream. The age of the
     /// connection counts from `now`; its requests have the time limit `timeout`. `of_server` counts the streams on all
     /// connections to the server. Fails when the connection ends before, or the server does not speak HTTP/2.
     pub(super) async fn open(
         stream: UpstreamStream,
+        endpoint: Arc<Endpoint>,
         timeout: Duration,
         now: Instant,
         of_server: Rc<Cell<usize>>,
@@ -161,7 +165,9 @@ impl Http2Connection {
         let (requests, mut connection) = builder.handshake(followed).await.map_err(failure)?;
         let pings = connection.ping_pong();
         let (tell, begun) = oneshot::channel();
-        let task = spawn_local(run(connection, state.clone(), tell)).abort_handle();
+        let cancelled = Rc::new(Cancelled::default());
+        let end = EndOfCancelled(Rc::downgrade(&cancelled));
+        let task = spawn_local(run(connection, state.clone(), tell, end)).abort_handle();
         begun.await.unwrap_or(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into())))?;
         let keep_alive = KeepAlive::new(timeout, now);
         let checked = RefCell::new(Checked { pings, keep_alive, begun: 0, idle_since: now });
@@ -169,34 +175,53 @@ impl Http2Connection {
             requests,
             scheme,
             peer,
+            endpoint,
             connected_at: now,
             owner: Cell::default(),
             is_shared: Cell::default(),
             state,
             checked,
             task,
-            cancelled: Cancelled::default(),
+            cancelled,
             timers: RefCell::default(),
             places,
             _share: share,
         }))
     }
 
-    /// Whether the connection can still be used, as far as is known. After too many resets the server might end it, so then only
-    /// the open streams go on, and the cancelled ones are still reset.
+    /// Whether the connection may begin further streams, as far as is known.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        let State { is_dead, is_bound, resets, .. } = &*self.state;
-        let is_used = !is_bound.get() && (resets.get() < MOST_RESETS || self.cancelled.count() > 0);
-        !is_dead.get() && is_used && !matches!(polled, Poll::Ready(Err(_)))
+        if let Poll::Ready(Err(_)) = polled {
+            // It has ended, or the server has announced that.
+            self.retire();
+        }
+        !self.is_retired()
     }
 
-    /// Whether the server allows no further stream now. At least one stream is always used, even if the server says that it
-    /// allows none: such a request waits, until its time limit.
+    /// Whether the connection is open, or has streams that go on or are still to be reset.
+    pub(super) fn is_needed(&self) -> bool {
+        let has_streams = || !self.is_idle() || self.cancelled.count() > 0;
+        self.is_open() || (has_streams() && !self.task.is_finished())
+    }
+
+    /// Whether it begins no further stream, as far as was known when [`Self::is_open`] was called last. After too many resets the
+    /// server might end the connection, and after too many empty pieces of bodies the library would.
+    pub(super) fn is_retired(&self) -> bool {
+        let State { is_retired, resets, traffic, .. } = &*self.state;
+        is_retired.get() || resets.get() >= MOST_RESETS || traffic.empty.get() >= MOST_EMPTY
+    }
+
+    /// Whether it takes no further stream now.
     pub(super) fn is_full(&self) -> bool {
-        let State { refuses, streams, resets, .. } = &*self.state;
+        let State { refuses, streams, .. } = &*self.state;
         let open = streams.get() + self.cancelled.count();
-        refuses.get() || resets.get() >= MOST_RESETS || open >= self.limit()
+        refuses.get() || self.is_retired() || open >= self.limit()
+    }
+
+    /// Whether it has no stream and its server allows none, so that it is of no use.
+    pub(super) fn allows_nothing(&self) -> bool {
+        self.is_idle() && self.limit() == 0
     }
 
     /// Begins no further stream until the next check: a server that refuses one is often about to end the connection.
@@ -204,14 +229,14 @@ impl Http2Connection {
         self.state.refuses.set(true);
     }
 
-    /// Begins no further stream: what a client has sent authenticates the whole connection.
-    pub(super) fn binds(&self) {
-        self.state.is_bound.set(true);
+    /// Begins no further stream.
+    pub(super) fn retire(&self) {
+        self.state.is_retired.set(true);
     }
 
-    /// How many streams it may have: as many as the server allows, within bounds.
+    /// How many streams it may have. The server may allow none at times.
     pub(super) fn limit(&self) -> usize {
-        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS)
+        self.requests.current_max_send_streams().min(MOST_STREAMS)
     }
 
     /// For a client that is the `owner` of connections, or shares them if that is `None`.
@@ -277,6 +302,7 @@ impl Http2Connection {
                 Check::Dead => {
                     tracing::debug!(peer = %self.peer, "a connection is ended: the server does not answer a ping");
                     self.state.is_dead.set(true);
+                    self.retire();
                     self.task.abort();
                 }
             }
@@ -293,11 +319,13 @@ impl Http2Connection {
     }
 }
 
-/// Lets the library work until the connection ends. Reports when the server has begun to speak HTTP/2, or why it has not.
+/// Lets the library work until the connection ends. Reports when the server's settings allow a stream, or why they do not. `end`
+/// is dropped at last.
 async fn run(
     mut connection: Connection<impl AsyncRead + AsyncWrite + Unpin, Bytes>,
     state: Rc<State>,
     tell: oneshot::Sender<Result<(), UpstreamError>>,
+    end: EndOfCancelled,
 ) {
     let (mut window, mut tell) = (WINDOWS.largest, Some(tell));
     let ended = poll_fn(|cx| {
@@ -307,8 +335,8 @@ async fn run(
             window = wanted;
         }
         let polled = Pin::new(&mut connection).poll(cx);
-        // The first thing that a server sends is its settings (RFC 9113, section 3.4).
-        if polled.is_pending() && state.traffic.received.get() > 0 {
+        // A pending poll has used all frames that have come.
+        if polled.is_pending() && state.traffic.has_begun.get() && connection.max_concurrent_send_streams() > 0 {
             // The attempt to connect may have been given up.
             tell.take().map(|tell| tell.send(Ok(())));
         }
@@ -326,6 +354,7 @@ async fn run(
         let eof = || UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into());
         let _ = tell.send(Err(ended.err().map_or_else(eof, failure)));
     }
+    drop(end);
 }
 
 pub(super) fn failure(error: h2::Error) -> UpstreamError {

@@ -1,5 +1,6 @@
-//! A stream to a server whose frames are followed: the library does not report the window that the server leaves to all bodies
-//! together, and gets frames on which it spends more memory than they carry.
+//! A stream to a server whose frames are followed: the library reports neither the window that the server leaves to all bodies
+//! together, nor empty pieces of bodies, nor when the settings of the server have come, and gets frames on which it spends more
+//! memory than they carry.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -13,11 +14,18 @@ use crate::server::{Frames, Piece, ReceivedBodies, frame_kind};
 
 /// What a server may be sent on all streams together before it grants more (RFC 9113, section 6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
+/// Flags of a piece of a body (RFC 9113, section 6.1).
+const END_STREAM: u8 = 0x1;
+const PADDED: u8 = 0x8;
 
 #[derive(Debug, Default)]
 pub(super) struct PassedBytes {
     /// In bytes.
     pub(super) received: Cell<u64>,
+    /// Whether the server's settings have come, which it sends first (RFC 9113, section 3.4).
+    pub(super) has_begun: Cell<bool>,
+    /// How many empty pieces of bodies have come that were not the last one.
+    pub(super) empty: Cell<usize>,
     /// How many bytes of bodies the server has granted to the connection, and how many were sent.
     granted: Cell<u64>,
     sent: Cell<u64>,
@@ -98,17 +106,34 @@ struct Received {
     frames: Frames,
     /// Whether the current frame grants window for the connection.
     is_grant: bool,
+    /// The length of the current frame, if it is a piece of a body that may be nothing but padding.
+    padded: Option<u32>,
 }
 
 impl Received {
-    fn follow(&mut self, mut bytes: &[u8], traffic: &PassedBytes, bodies: &ReceivedBodies) {
-        let PassedBytes { received, granted, .. } = traffic;
+    fn follow(&mut self, mut bytes: &[u8], passed: &PassedBytes, bodies: &ReceivedBodies) {
+        let PassedBytes { received, has_begun, empty, granted, .. } = passed;
         received.set(received.get() + bytes.len() as u64);
         while let Some(piece) = self.frames.next(&mut bytes) {
-            if let Piece::Head(head) = piece {
-                bodies.follow(head);
-                self.is_grant = head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0;
-            } else if self.is_grant
+            let is_empty = match piece {
+                Piece::Head(head) => {
+                    bodies.follow(head);
+                    self.is_grant = head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0;
+                    let is_middle = head.kind == frame_kind::DATA && !head.has(END_STREAM);
+                    self.padded = (is_middle && head.has(PADDED)).then_some(head.length);
+                    is_middle && head.length == 0
+                }
+                // The first byte is the length of the padding.
+                Piece::Payload(bytes) => {
+                    let padding = bytes.first().map(|length| 1 + u32::from(*length));
+                    self.padded.take().is_some_and(|length| Some(length) == padding)
+                }
+            };
+            empty.set(empty.get() + usize::from(is_empty));
+            if self.frames.is_between() {
+                has_begun.set(true);
+            }
+            if self.is_grant
                 && let Some(grant) = self.frames.number(0)
             {
                 // The first bit has no meaning.
@@ -146,6 +171,21 @@ mod tests {
             sent.chunks(step).for_each(|bytes| follow_sent(&mut outgoing, bytes, &traffic));
             assert_eq!(traffic.window(), 65_535 + 65_536 - 5, "{step}");
             assert_eq!(traffic.received.get(), received.len() as u64);
+        }
+    }
+
+    #[test]
+    fn empty_pieces_of_bodies_are_counted_and_settings_are_noticed() {
+        // Settings, an empty piece, one of padding alone, one with content, one padded with content, and an empty last one.
+        let received = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x01\0\0\0\0\0\0\0\0\x01\0\0\x03\0\x08\0\0\0\x01\x02\0\0\
+            \0\0\x01\0\0\0\0\0\x01x\0\0\x03\0\x08\0\0\0\x01\x01x\0\0\0\0\0\x01\0\0\0\x01";
+        for step in 1..=received.len() {
+            let (traffic, bodies, mut incoming) = Default::default();
+            for bytes in received.chunks(step) {
+                Received::follow(&mut incoming, bytes, &traffic, &bodies);
+                assert_eq!(traffic.has_begun.get(), traffic.received.get() >= 15);
+            }
+            assert_eq!(traffic.empty.get(), 2, "{step}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,12 +51,15 @@ struct Server {
     speaks_http1_since: Option<Instant>,
 }
 
+/// The connection, or none if the server chooses HTTP/1.1.
+type Attempted = Result<Weak<Http2Connection>, UpstreamError>;
+
 #[derive(Debug)]
 struct Attempt {
     /// The client to which the connection will belong; `None` if clients share it.
     owner: Option<SocketAddr>,
     /// `None` until the attempt is over.
-    result: watch::Receiver<Option<Rc<Result<(), UpstreamError>>>>,
+    result: watch::Receiver<Option<Rc<Attempted>>>,
     waiting: usize,
 }
 
@@ -71,13 +74,14 @@ impl Default for Server {
 impl Server {
     /// How many connections belong to single clients (`are_owned`), or are shared. Attempts count, too.
     fn count(&self, are_owned: bool) -> usize {
-        let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
-        made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
+        let counts = |one: &&Rc<Http2Connection>| !one.is_retired() && one.is_owned() == are_owned;
+        self.connections.iter().filter(counts).count()
+            + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
     }
 
     /// Whether there may be a further connection to this endpoint: one of the `owner`, or a shared one without an owner.
     fn may_spread(&mut self, endpoint: &Endpoint, owner: Option<SocketAddr>) -> bool {
-        self.connections.retain(|connection| connection.is_open());
+        self.connections.retain(|connection| connection.is_needed());
         self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
     }
 
@@ -129,19 +133,19 @@ impl Http2Pool {
         let has_body = request.body.is_some();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
         let client = begin(self.servers.borrow_mut().entry(endpoint.id).or_default());
-        let (owner, mut is_new, mut failed) = (client.owner, false, None);
+        let (owner, mut made, mut failed) = (client.owner, None::<Weak<Http2Connection>>, None);
         loop {
             let mut result = {
                 let mut servers = self.servers.borrow_mut();
                 let server = servers.entry(endpoint.id).or_default();
                 let may_spread = server.may_spread(endpoint, owner);
-                let worst = match (is_new || failed.is_some(), may_spread) {
+                let worst = match (made.is_some() || failed.is_some(), may_spread) {
                     (true, _) => Placement::Badly,
                     (false, true) => Placement::Well,
                     (false, false) => Placement::Crowded(usize::MAX),
                 };
                 if let Some(connection) = server.best(owner, has_body, worst, keep, now) {
-                    return Ok(Some(connection.begin(client, is_new)));
+                    return Ok(Some(connection.begin(client, made.is_some())));
                 }
                 if let Some(error) = failed {
                     return Err(error);
@@ -149,8 +153,9 @@ impl Http2Pool {
                 if server.speaks_http1_since.is_some() {
                     return Ok(None);
                 }
-                if is_new && server.connections.is_empty() {
-                    // The server accepts connections and closes them at once.
+                let is_useless = |made: Rc<Http2Connection>| made.is_idle() && !made.is_open() || made.allows_nothing();
+                if made.as_ref().is_some_and(|made| made.upgrade().is_none_or(is_useless)) {
+                    // The server accepts connections, and at once it closes them or allows no request on them.
                     return Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()));
                 }
                 let joins = |attempt: &&mut Attempt| attempt.owner == owner && attempt.waiting < server.limit;
@@ -159,6 +164,7 @@ impl Http2Pool {
                     attempt.waiting += 1;
                     attempt.result.clone()
                 } else {
+                    server.connections.retain(|connection| !connection.allows_nothing());
                     // The first connection is for all clients.
                     let many = request.many_from().filter(|_| !server.connections.is_empty());
                     match many.map(|client| endpoint.places.share(client)).transpose() {
@@ -176,7 +182,7 @@ impl Http2Pool {
             };
             let ended = result.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
             match ended.as_deref() {
-                Some(Ok(())) => is_new = true,
+                Some(Ok(connection)) => made = Some(connection.clone()),
                 Some(Err(error)) => failed = Some(error.of_another_request()),
                 None => return Err(UpstreamError::Connect(io::Error::other("the attempt ended unexpectedly"))),
             }
@@ -208,7 +214,7 @@ impl Http2Pool {
         now: Instant,
         streams: Rc<Cell<usize>>,
         share: Option<ConcurrencyPermit>,
-    ) -> watch::Receiver<Option<Rc<Result<(), UpstreamError>>>> {
+    ) -> watch::Receiver<Option<Rc<Attempted>>> {
         let (sender, result) = watch::channel(None);
         let (pool, endpoint, connector) = (self.clone(), endpoint.clone(), connector.clone());
         let this = result.clone();
@@ -217,7 +223,7 @@ impl Http2Pool {
                 if stream.is_tls() && !stream.has_chosen_http2() {
                     return Ok(None);
                 }
-                Http2Connection::open(stream, timeout, now, streams, share).await.map(Some)
+                Http2Connection::open(stream, endpoint.clone(), timeout, now, streams, share).await.map(Some)
             };
             let connected = connector.connect(&endpoint, None, Offered::Http2, open).await;
             let mut servers = pool.servers.borrow_mut();
@@ -226,10 +232,14 @@ impl Http2Pool {
             let ended = connected.map(|connection| match connection {
                 Some(connection) => {
                     server.speaks_http1_since = None;
-                    server.limit = connection.limit();
-                    server.connections.push(connection);
+                    server.limit = connection.limit().max(1);
+                    server.connections.push(connection.clone());
+                    Rc::downgrade(&connection)
                 }
-                None => server.speaks_http1_since = Some(now),
+                None => {
+                    server.speaks_http1_since = Some(now);
+                    Weak::new()
+                }
             });
             // The requests that have waited may have ended.
             let _ = sender.send(Some(Rc::new(ended)));
@@ -245,12 +255,15 @@ impl Http2Pool {
             server.clients.check(now);
             server.connections.retain(|connection| {
                 let idle_since = connection.check(now);
-                let is_kept = keep.is_some_and(|keep| {
+                if keep.is_none_or(|keep| now >= connection.connected_at + keep.age) {
+                    connection.retire();
+                }
+                let is_idle_for_long = |keep: Keep| {
                     let is_over = |since| now - since >= keep.idle || connection.is_place_wanted();
-                    let is_idle = idle_since.is_some_and(is_over);
-                    now < connection.connected_at + keep.age && !is_idle
-                });
-                (is_kept || connection.cancelled.count() > 0) && connection.is_open()
+                    idle_since.is_some_and(is_over)
+                };
+                let is_unused = keep.is_some_and(is_idle_for_long) && connection.cancelled.count() == 0;
+                !is_unused && connection.is_needed()
             });
             let forgets =
                 keep.is_none_or(|keep| server.speaks_http1_since.is_some_and(|since| now >= since + keep.age));

@@ -18,7 +18,7 @@ use crate::server::ReceivedBody;
 use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::header_policy::ResponseTrailers;
-use crate::upstream::response_rules::{BadHead, content_length};
+use crate::upstream::response_rules::{BadHead, MAX_FIELDS, content_length};
 use crate::upstream::stall::Stalled;
 
 /// What is still to come of a body.
@@ -31,11 +31,14 @@ pub(super) enum Rest {
 }
 
 /// Completes the check of a response's head. The library has checked that it is valid in HTTP/2, but lets some hop-by-hop
-/// headers pass. The error is [`BadHead`] if the response switches to another protocol, or the length of its body can be read
-/// in two ways.
+/// headers pass. The error is [`BadHead`] if the response switches to another protocol, has too many headers, or the length of
+/// its body can be read in two ways.
 pub(super) fn check(response: &mut Response<RecvStream>, method: &Method) -> Result<Rest, BadHead> {
     if response.status().is_informational() {
         return Err(BadHead::UPGRADE);
+    }
+    if response.headers().len() > MAX_FIELDS {
+        return Err(BadHead::TOO_LARGE);
     }
     let is_over = response.body().is_end_stream() || has_no_content(method, response.status());
     let headers = response.headers_mut();

@@ -5,7 +5,8 @@
 //! at once, and servers end a connection on which too many streams are reset at once, with the requests of all others.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
@@ -14,6 +15,7 @@ use http::Request;
 
 use super::{Http2Connection, SPARE_TIMERS, State};
 use crate::server::ReceivedBody;
+use crate::upstream::endpoint::{Endpoint, KeptPlace};
 use crate::upstream::http2::clients::ClientRequest;
 use crate::upstream::stall::StallTimer;
 
@@ -75,7 +77,7 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let Http2Connection { state, timers, .. } = &*self.connection;
+        let Http2Connection { state, timers, cancelled, endpoint, .. } = &*self.connection;
         let State { streams, of_server, .. } = &**state;
         streams.set(streams.get() - 1);
         of_server.set(of_server.get() - 1);
@@ -83,7 +85,7 @@ impl Drop for OpenStream {
             state.count_reset();
             self.client.is_cancelled();
             if self.connection.is_shared.get() && streams.get() > 0 {
-                self.connection.cancelled.add(self.sender.take());
+                cancelled.add(self.sender.take(), endpoint);
             }
         }
         let mut timers = timers.borrow_mut();
@@ -106,13 +108,15 @@ impl Drop for Upload {
 pub(in crate::upstream::http2) struct Cancelled {
     /// How many may be reset until the next check.
     left: Cell<usize>,
-    /// Keeps the streams open that are reset later.
-    later: RefCell<Vec<SendStream<Bytes>>>,
+    /// Keeps the streams open that are reset later, and then frees their places at the server.
+    later: RefCell<Vec<(SendStream<Bytes>, KeptPlace)>>,
+    /// Whether the connection has ended, so that nothing is reset.
+    is_over: Cell<bool>,
 }
 
 impl Default for Cancelled {
     fn default() -> Self {
-        Self { left: Cell::new(AT_ONCE), later: RefCell::default() }
+        Self { left: Cell::new(AT_ONCE), later: RefCell::default(), is_over: Cell::default() }
     }
 }
 
@@ -121,10 +125,12 @@ impl Cancelled {
         self.later.borrow().len()
     }
 
-    /// Resets a stream that `sender` keeps open, now or later. Without a sender it is reset already.
-    fn add(&self, sender: Option<SendStream<Bytes>>) {
+    /// Resets a stream to `endpoint` that `sender` keeps open, now or later. Without a sender it is reset already.
+    fn add(&self, sender: Option<SendStream<Bytes>>, endpoint: &Arc<Endpoint>) {
         match sender {
-            Some(sender) if self.left.get() == 0 => self.later.borrow_mut().push(sender),
+            Some(sender) if self.left.get() == 0 && !self.is_over.get() => {
+                self.later.borrow_mut().push((sender, KeptPlace::new(endpoint)));
+            }
             _ => self.left.set(self.left.get().saturating_sub(1)),
         }
     }
@@ -135,5 +141,17 @@ impl Cancelled {
         let now = AT_ONCE.min(later.len());
         later.drain(..now);
         self.left.set(AT_ONCE - now);
+    }
+}
+
+/// Says when it is dropped that the connection has ended, to whatever waits for it.
+pub(super) struct EndOfCancelled(pub(super) Weak<Cancelled>);
+
+impl Drop for EndOfCancelled {
+    fn drop(&mut self) {
+        if let Some(cancelled) = self.0.upgrade() {
+            cancelled.is_over.set(true);
+            cancelled.later.borrow_mut().clear();
+        }
     }
 }
