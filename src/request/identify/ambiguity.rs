@@ -6,6 +6,7 @@
 //! configuration is built, so requests pay nothing if no limit reads a header, cookie, parameter or token.
 
 use std::borrow::Cow;
+use std::iter;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -202,11 +203,24 @@ impl SourceRule {
                     }
                     has_exact |= is_well_spelled && written == name.as_bytes();
                 }
+                if self.follows_blank(value.trim_ascii()) {
+                    found.add(true);
+                }
             }
         }
         if value_of_all.is_some() {
             found.add(!has_exact);
         }
+    }
+
+    /// Whether the cookie stands behind a blank in the value of another one, where Python's `SimpleCookie` finds it.
+    fn follows_blank(&self, value: &[u8]) -> bool {
+        let mut words = value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).skip(1).peekable();
+        iter::from_fn(|| Some((words.next()?, words.peek().copied()))).any(|(word, next)| {
+            let (written, _) = name_and_value(word);
+            let has_value = written.len() < word.len() || next.is_some_and(|next| next.starts_with(b"="));
+            has_value && self.is_read_from(written)
+        })
     }
 
     fn search_query(&self, name: &str, query: &str, found: &mut Occurrences) {
@@ -511,6 +525,10 @@ mod tests {
             (b"sid=\"\\153\"", MISSPELLED), // Python, Django: k
             (b"sid=\"k", MISSPELLED),      // Go: no cookie
             (b"sid=k l", MISSPELLED),      // ends at the space: Tomcat's legacy parser
+            (b"a=1 sid=k", MISSPELLED),    // another cookie: Python
+            (b"a=1\tb sid =k", MISSPELLED), // the same
+            (b"a=\"; sid=l; b=\" sid=k", (2, true)), // k: Python; l: others
+            (b"a=1 sid; b=Wed, 21 Oct; c=1 sidx=k", ABSENT),
             (b"theme=\xff; sid=\xff", GIVEN),
             (b"sid=k\xc2\xa0", MISSPELLED),         // Django: k
             (b"sid=k\xe2\x80\x83\xa0", MISSPELLED), // the same
