@@ -41,7 +41,8 @@ pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::check_frames;
 pub use http2::{
-    Frames, InterimResponses, Piece, ReceivedBodies, ReceivedBody, Windows, kind as frame_kind, poll_granted,
+    Frames, InterimResponses, Piece, ReceivedBodies, ReceivedBody, Windows, flag as frame_flag, kind as frame_kind,
+    poll_granted,
 };
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};

@@ -27,7 +27,7 @@ use tokio::task::spawn_local;
 #[cfg(any(test, fuzzing))]
 pub(crate) use frame_check::check as check_frames;
 pub(super) use frames::PREFACE;
-pub use frames::{Frames, Piece, kind};
+pub use frames::{Frames, Piece, flag, kind};
 pub use received_bodies::{ReceivedBodies, ReceivedBody};
 pub(super) use stream_io::StreamBody;
 pub use streams::InterimResponses;

@@ -16,10 +16,11 @@ pub mod kind {
     pub const CONTINUATION: u8 = 0x9;
 }
 
-pub(super) mod flag {
+pub mod flag {
     pub(in crate::server) const ACK: u8 = 0x1;
+    pub const END_STREAM: u8 = 0x1;
     pub(in crate::server) const END_HEADERS: u8 = 0x4;
-    pub(in crate::server) const PADDED: u8 = 0x8;
+    pub const PADDED: u8 = 0x8;
     pub(in crate::server) const PRIORITY: u8 = 0x20;
 }
 

@@ -10,13 +10,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::server::{Frames, Piece, ReceivedBodies, frame_kind};
+use crate::server::{Frames, Piece, ReceivedBodies, frame_flag, frame_kind};
 
 /// What a server may be sent on all streams together before it grants more (RFC 9113, section 6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
-/// Flags of a piece of a body (RFC 9113, section 6.1).
-const END_STREAM: u8 = 0x1;
-const PADDED: u8 = 0x8;
 
 #[derive(Debug, Default)]
 pub(super) struct PassedBytes {
@@ -119,8 +116,8 @@ impl Received {
                 Piece::Head(head) => {
                     bodies.follow(head);
                     self.is_grant = head.kind == frame_kind::WINDOW_UPDATE && head.stream == 0;
-                    let is_middle = head.kind == frame_kind::DATA && !head.has(END_STREAM);
-                    self.padded = (is_middle && head.has(PADDED)).then_some(head.length);
+                    let is_middle = head.kind == frame_kind::DATA && !head.has(frame_flag::END_STREAM);
+                    self.padded = (is_middle && head.has(frame_flag::PADDED)).then_some(head.length);
                     is_middle && head.length == 0
                 }
                 // The first byte is the length of the padding.
@@ -180,9 +177,10 @@ mod tests {
         let received = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x01\0\0\0\0\0\0\0\0\x01\0\0\x03\0\x08\0\0\0\x01\x02\0\0\
             \0\0\x01\0\0\0\0\0\x01x\0\0\x03\0\x08\0\0\0\x01\x01x\0\0\0\0\0\x01\0\0\0\x01";
         for step in 1..=received.len() {
-            let (traffic, bodies, mut incoming) = Default::default();
+            let (traffic, bodies, mut incoming) =
+                (PassedBytes::default(), ReceivedBodies::default(), Received::default());
             for bytes in received.chunks(step) {
-                Received::follow(&mut incoming, bytes, &traffic, &bodies);
+                incoming.follow(bytes, &traffic, &bodies);
                 assert_eq!(traffic.has_begun.get(), traffic.received.get() >= 15);
             }
             assert_eq!(traffic.empty.get(), 2, "{step}");
