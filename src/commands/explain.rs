@@ -36,12 +36,13 @@ use limit::DescribedLimit;
 /// The explanation as a text. The error is a message, if the request would be refused before its route is known.
 pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String> {
     let Explain { data: body, from: peer, show_keys, .. } = asked;
-    let head = head(asked);
+    let mut head = head(asked);
+    let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
+    let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
+    gateway.resolver.remove_unforwarded(&mut head.headers, peer.to_canonical());
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.
     let request = told_request::arrived(&head, *peer, head.uri.scheme_str() == Some("https"));
     let request = body.as_ref().map_or(request, |body| ArrivedRequest { body: Some(body.len() as u64), ..request });
-    let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
-    let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(request);
     if let (None, NextStep::Refuse(why)) = (route, &next) {
         return Err(format!("{} {} would be answered {}: {}", head.method, head.uri, why.status.as_u16(), why.detail));

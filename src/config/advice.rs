@@ -28,6 +28,7 @@ type Rule = fn(&Advised<'_>);
 const RULES: &[Rule] = &[
     everybody_is_trusted,
     keys::chosen_addresses,
+    keys::of_proxies,
     keys::invented,
     rates_without_effect,
     shared_bytes,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use http::HeaderName;
+use http::{HeaderName, header};
 
 use super::elsewhere;
 use super::read::{Field, Name, Setting, Shape, Wrong};
@@ -136,6 +136,16 @@ impl Source {
     pub fn is_always_there(&self) -> bool {
         // What is requested, and the address, which alone of the others no request lacks.
         matches!(self, Self::ClientIp { .. }) || !self.identifies_clients()
+    }
+
+    /// The header of a request that has the value.
+    pub fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            Self::Cookie(_) => Some(&header::COOKIE),
+            Self::Bearer => Some(&header::AUTHORIZATION),
+            _ => None,
+        }
     }
 
     pub fn is_in_body(&self) -> bool {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT_ENCODING, EXPECT, HeaderName};
+use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::WorkerSnapshot;
 use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::clock;
+use crate::base::http::header_list;
 use crate::base::reason::Reason;
 use crate::request::decide::{self, Decision, DecisionInput, DecisionState, PlacedLimits};
 use crate::request::identify::RequestAttributes;
@@ -169,8 +170,10 @@ fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
     bytes.into()
 }
 
-/// Adapts the head of a request to the body that is sent, and so that the gateway can read the response.
+/// Adapts the head of a request to the body that is sent, and so that the gateway can read the response, even if the client's
+/// Connection names the header by which the gateway asks for that.
 pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
+    header_list::remove_member(&mut head.headers, &CONNECTION, ACCEPT_ENCODING.as_str());
     head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if asks_for_usage {
         DIGESTS.iter().for_each(|name| drop(head.headers.remove(name)));

@@ -4,6 +4,7 @@
 //! The proxy, `gateway explain` and `gateway simulate` all use this code, so the commands show what the proxy does.
 
 mod target;
+mod unforwarded;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use crate::request::identify::client::{Client, client, scheme};
 use crate::request::route::{RouteConditions, Routes};
 
 pub use target::Target;
+use unforwarded::DecidingHeaders;
 
 pub struct Resolver {
     pub paths: PathRules,
@@ -31,6 +33,7 @@ pub struct Resolver {
     pub rules: Vec<RouteRules>,
     /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     trusted_proxies: Vec<IpNet>,
+    deciding: DecidingHeaders,
 }
 
 /// The settings of a route that apply before its limits decide.
@@ -117,7 +120,14 @@ impl Resolver {
             routes: Routes::build(&config.routes, config.server.paths.matching),
             rules: rules.collect(),
             trusted_proxies: config.server.trusted_proxies.clone(),
+            deciding: DecidingHeaders::new(config),
         }
+    }
+
+    /// Removes the headers of a request that decide something, but that its upstream does not get. The request must not be one
+    /// about which another proxy asks: that proxy knows what its server gets.
+    pub fn remove_unforwarded(&self, headers: &mut HeaderMap, peer: IpAddr) {
+        self.deciding.remove_unforwarded(headers, peer, &self.trusted_proxies);
     }
 
     pub fn resolve<'a>(&self, request: ArrivedRequest<'a>) -> Resolved<'a> {

@@ -185,6 +185,7 @@ mod trace_export;
 mod tracing;
 mod trailers;
 mod turns;
+mod unforwarded;
 mod unread;
 mod unread_bodies;
 mod upstream_cases;

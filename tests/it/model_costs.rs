@@ -273,6 +273,24 @@ fn a_cut_stream_ends_in_the_form_of_its_provider() {
 }
 
 #[test]
+fn a_client_cannot_forbid_to_ask_for_a_response_that_can_be_read() {
+    let server = ModelServer::start(Answer::default());
+    let gateway = Gateway::start(&limited(&server, 10_000, "", ""));
+    for connection in ["accept-encoding", "close, Accept-Encoding", "x-debug\r\nConnection: ACCEPT-ENCODING"] {
+        let body = chat(9, false).to_string();
+        let request = format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: models.example\r\nAuthorization: key\r\nX-Debug: 1\r\n\
+             Accept-Encoding: br\r\nConnection: {connection}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        assert_eq!(gateway.client().call(request).status, 200, "{connection}");
+        let last = server.received().pop().unwrap();
+        assert_eq!(last.headers.must("accept-encoding"), "identity", "{connection}");
+        assert_eq!(last.headers.get("x-debug").is_none(), connection.contains("x-debug"), "{connection}");
+    }
+}
+
+#[test]
 fn the_gateway_asks_for_the_usage_of_a_stream() {
     let server = ModelServer::start(Answer::default());
     let gateway = Gateway::start(&limited(&server, 10_000, "", ""));

@@ -13,6 +13,18 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
+/// Removes a member, in any case, from a list. The other members stay, in one line.
+pub fn remove_member(headers: &mut HeaderMap, name: &HeaderName, member: &str) {
+    let is_other = |one: &&[u8]| !one.eq_ignore_ascii_case(member.as_bytes());
+    if members(headers, name).all(|one| is_other(&one)) {
+        return;
+    }
+    let others: Vec<_> = members(headers, name).filter(is_other).collect();
+    if let Ok(value) = HeaderValue::from_bytes(&others.join(&b", "[..])) {
+        headers.insert(name.clone(), value);
+    }
+}
+
 /// The value of each of these headers, if the header has exactly one line. One pass for two headers that most requests lack
 /// costs less than a lookup for each.
 pub fn single_lines<'a, const N: usize>(
@@ -46,6 +58,18 @@ mod tests {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(HeaderName::from_static);
         let lines = single_lines(&headers, [&a, &b, &c, &d]).map(|line| line.map(HeaderValue::as_bytes));
         assert_eq!(lines, [Some(&b"2"[..]), None, Some(b"4"), None]);
+    }
+
+    #[test]
+    fn a_removed_member_leaves_the_others() {
+        for (lines, left) in
+            [(&["a, B , c", "b"][..], &["a, c"][..]), (&["b"], &[""]), (&["a", "bb"], &["a", "bb"]), (&[], &[])]
+        {
+            let mut headers = HeaderMap::new();
+            lines.iter().for_each(|line| _ = headers.append(header::CONNECTION, HeaderValue::from_static(line)));
+            remove_member(&mut headers, &header::CONNECTION, "b");
+            assert_eq!(headers.get_all(header::CONNECTION).iter().collect::<Vec<_>>(), left, "{lines:?}");
+        }
     }
 
     #[test]

@@ -162,6 +162,11 @@ pub fn reads_as_any(name: &HeaderName, wanted: &[Rule]) -> bool {
     listed(name.as_str()).is_some_and(|(_, rules)| has_any(rules, wanted))
 }
 
+/// Whether servers believe this header, in any spelling, only if a proxy of theirs has written it.
+pub fn is_of_proxies(name: &HeaderName) -> bool {
+    name == REAL_IP || reads_as_any(name, &[Trusted, TrustedAsWritten])
+}
+
 const fn bits(mut rules: &[Rule]) -> u16 {
     let mut bits = 0;
     while let [rule, rest @ ..] = rules {

@@ -48,7 +48,7 @@ pub(super) struct Unknown {
 impl Needs {
     pub(super) fn of(config: &Config) -> Self {
         let sources = || config.limits.iter().flat_map(Limit::sources);
-        let mut headers: HashSet<_> = sources().filter_map(header_of).collect();
+        let mut headers: HashSet<_> = sources().filter_map(Source::header).cloned().collect();
         let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
         let costs = config.limits.iter().filter_map(|limit| limit.cost.request_header());
         headers.extend(conditions.chain(costs).cloned());
@@ -87,7 +87,7 @@ impl Seen {
     fn has(&self, source: &Source) -> bool {
         match source {
             Source::Header(_) | Source::Cookie(_) | Source::Bearer => {
-                header_of(source).is_some_and(|name| self.headers.contains(&name))
+                source.header().is_some_and(|name| self.headers.contains(name))
             }
             Source::Query(_) => self.query,
             Source::Host => self.host,
@@ -116,15 +116,6 @@ impl Seen {
     pub(super) fn unknown_conditions<'a>(&self, config: &'a Config) -> BTreeSet<&'a str> {
         let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
         conditions.filter(|name| !self.headers.contains(*name)).map(HeaderName::as_str).collect()
-    }
-}
-
-fn header_of(source: &Source) -> Option<HeaderName> {
-    match source {
-        Source::Header(name) => Some(name.clone()),
-        Source::Cookie(_) => Some(header::COOKIE),
-        Source::Bearer => Some(header::AUTHORIZATION),
-        _ => None,
     }
 }
 

@@ -6,15 +6,16 @@ use std::fmt::Display;
 use http::HeaderName;
 
 use super::Advised;
+use crate::base::http::header_rules::is_of_proxies;
 use crate::config::overrides::Allowance;
-use crate::config::{Cost, Limit, Missing, Role, Route, Source, is_secret};
+use crate::config::{Config, Cost, Limit, Missing, Role, Route, Source, is_secret};
 
 /// Headers in which proxies name the client. The gateway reads them itself, from proxies that it trusts.
 const ADDRESSES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x-client-ip"];
 
 /// Keys that look like the client's address, but that every client can choose.
 pub(super) fn chosen_addresses(advised: &Advised<'_>) {
-    for limit in &advised.config.limits {
+    for limit in advised.config.limits.iter().filter(|_| may_proxies_send(advised.config)) {
         if let Some(name) = chosen_address(limit) {
             let message =
                 format!("`{}` counts by `{name}`, in which every client can write another address", limit.name);
@@ -31,18 +32,54 @@ fn chosen_address(limit: &Limit) -> Option<&HeaderName> {
     })
 }
 
+/// Whether headers of proxies count from somebody. Other proxies that ask for decisions may send any header.
+fn may_proxies_send(config: &Config) -> bool {
+    !config.server.trusted_proxies.is_empty() || config.decisions.is_some()
+}
+
+/// Headers that count only if a trusted proxy sends them, although no proxy is trusted.
+pub(super) fn of_proxies(advised: &Advised<'_>) {
+    let config = advised.config;
+    if may_proxies_send(config) {
+        return;
+    }
+    let warn = |path: &[&dyn Display], name: &HeaderName| {
+        let message = format!("`{name}` counts only from `trusted_proxies`, and there are none");
+        let help = match ADDRESSES.contains(&name.as_str()) {
+            true => "use `client-ip`, and list your proxies in `trusted_proxies`: then it is read from this header",
+            false => "list the proxies that write this header in `trusted_proxies`",
+        };
+        advised.warn(path, message, help);
+    };
+    for limit in &config.limits {
+        let of_tier = limit.tiers.as_ref().and_then(|tiers| tiers.source.header()).map(|name| (name, "tier"));
+        let of_cost = limit.cost.request_header().map(|name| (name, "cost"));
+        let of_key = limit.key.parts.iter().flatten().filter_map(Source::header).map(|name| (name, "key"));
+        for (name, key) in of_key.chain(of_tier).chain(of_cost).filter(|(name, _)| is_of_proxies(name)) {
+            warn(&[&"limits", &limit.name, &key], name);
+        }
+    }
+    for (index, route) in config.routes.iter().enumerate() {
+        for (name, _) in route.headers.iter().filter(|(name, _)| is_of_proxies(name)) {
+            warn(&[&"routes", &index, &"headers"], name);
+        }
+    }
+}
+
 /// Limits that alone bound what a client sends to a route, although it can invent a new key for each request.
 pub(super) fn invented(advised: &Advised<'_>) {
     let config = advised.config;
+    let is_of_nobody = |source: &&Source| !may_proxies_send(config) && source.header().is_some_and(is_of_proxies);
     let mut found = BTreeMap::new();
     for route in &config.routes {
         let limits: Vec<_> =
             route.limits.iter().filter_map(|index| Some((index, config.limits.get(*index)?))).collect();
         for (index, limit) in &limits {
-            let Some(source) = unverified(limit, route).filter(|_| limit.on_limit.role() == Role::Refuses) else {
-                continue;
-            };
-            if !limits.iter().any(|(_, other)| bounds(other, limit)) && chosen_address(limit).is_none() {
+            let Some(source) = unverified(limit, route).filter(|source| !is_of_nobody(source)) else { continue };
+            if limit.on_limit.role() == Role::Refuses
+                && !limits.iter().any(|(_, other)| bounds(other, limit))
+                && chosen_address(limit).is_none()
+            {
                 found.entry(*index).or_insert((*limit, source));
             }
         }

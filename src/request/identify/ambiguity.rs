@@ -62,7 +62,7 @@ impl SingleSources {
     pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
         let query = query.unwrap_or_default();
         self.rules.iter().find_map(|rule| {
-            if rule.header().is_some_and(|name| is_dropped(headers, name)) {
+            if rule.source.header().is_some_and(|name| is_dropped(headers, name)) {
                 return Some(format!("Connection names the header of {}, so that no server gets it.", rule.source));
             }
             if let Some(too_many) = rule.too_many(headers, query) {
@@ -134,16 +134,6 @@ impl SourceRule {
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
-    }
-
-    /// The header that has the source.
-    fn header(&self) -> Option<&HeaderName> {
-        match &self.source {
-            Source::Header(name) => Some(name),
-            Source::Cookie(_) => Some(&header::COOKIE),
-            Source::Bearer => Some(&header::AUTHORIZATION),
-            _ => None,
-        }
     }
 
     fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<String> {

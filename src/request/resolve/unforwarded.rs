@@ -1,0 +1,51 @@
+//! Removes headers that decide something but that the upstream does not get: those that only trusted proxies may send, and
+//! those of route conditions that Connection names. Otherwise a client could choose its key, its rates or its route by a
+//! header that its server never sees.
+//!
+//! The source of a key that Connection names is not removed: that request is refused as ambiguous.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, header};
+use ipnet::IpNet;
+
+use crate::base::http::header_list;
+use crate::base::http::header_rules::{Rule, is_any, is_of_proxies};
+use crate::config::{Config, Source};
+
+/// The headers that decide something in a configuration and that the upstream does not get from every client.
+pub(super) struct DecidingHeaders {
+    /// Only trusted proxies may send them.
+    of_proxies: Vec<HeaderName>,
+    /// Routes have conditions on them.
+    of_routes: Vec<HeaderName>,
+}
+
+impl DecidingHeaders {
+    pub(super) fn new(config: &Config) -> Self {
+        let in_limits = config.limits.iter().flat_map(|limit| limit.sources().filter_map(Source::header));
+        let costs = config.limits.iter().filter_map(|limit| limit.cost.request_header());
+        let tokens = config.jwts.iter().filter_map(|jwt| jwt.from.header());
+        let of_routes = config.routes.iter().flat_map(|route| route.headers.iter().map(|(name, _)| name));
+        let all = in_limits.chain(costs).chain(tokens).chain(of_routes.clone());
+        Self {
+            of_proxies: all.filter(|name| is_of_proxies(name)).cloned().collect(),
+            // The gateway itself reads headers that belong to a connection.
+            of_routes: of_routes.filter(|name| !is_any(name, &[Rule::HopByHop])).cloned().collect(),
+        }
+    }
+
+    pub(super) fn remove_unforwarded(&self, headers: &mut HeaderMap, peer: IpAddr, trusted: &[IpNet]) {
+        if !self.of_proxies.is_empty() && !trusted.iter().any(|net| net.contains(&peer)) {
+            self.of_proxies.iter().for_each(|name| _ = headers.remove(name));
+        }
+        if !self.of_routes.is_empty() && header_list::has(headers, &header::CONNECTION) {
+            let is_named = |name: &&HeaderName| {
+                let mut named = header_list::members(headers, &header::CONNECTION);
+                named.any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()))
+            };
+            let named: Vec<_> = self.of_routes.iter().filter(is_named).collect();
+            named.into_iter().for_each(|name| _ = headers.remove(name));
+        }
+    }
+}
