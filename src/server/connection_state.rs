@@ -59,9 +59,9 @@ impl ConnectionState {
     #[inline(always)]
     pub(super) fn record(&self, event: Event) {
         let mut lifecycle = self.lifecycle.borrow_mut();
-        let was_idle = lifecycle.is_idle();
+        let was_busy = event.may_finish() && !lifecycle.is_idle();
         lifecycle.record(event, self.worker.now());
-        if !was_idle && lifecycle.is_idle() {
+        if was_busy && lifecycle.is_idle() {
             self.becomes_idle(event, &mut lifecycle);
         }
         if self.makes_room_since.get().is_some() && lifecycle.is_busy() {

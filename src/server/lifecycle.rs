@@ -49,6 +49,13 @@ pub(super) enum Event {
     Drains,
 }
 
+impl Event {
+    /// Whether a connection that is not idle may be idle after it.
+    pub(super) fn may_finish(self) -> bool {
+        matches!(self, Self::HandshakeEnds | Self::HeadIsIncomplete(_) | Self::Sent(_) | Self::RequestEnds)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     GoOn,

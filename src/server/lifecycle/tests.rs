@@ -82,7 +82,9 @@ impl World {
     }
 
     fn record(&mut self, event: Event) {
+        let was_idle = self.connection.is_idle();
         self.connection.record(event, self.now);
+        assert!(was_idle || !self.connection.is_idle() || event.may_finish(), "{event:?} of {self:?}");
     }
 
     /// Whether a request, or a part of one, has come that is not answered completely.
