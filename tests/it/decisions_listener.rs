@@ -1,10 +1,13 @@
 //! The listener for other proxies: its TLS, its bounds, and how reloads open and close it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
 use rustix::process::Signal;
 
 use crate::harness::{Authority, Client, Gateway, TlsClient, align, over_http2, run, until};
@@ -15,6 +18,33 @@ const QUESTION: &str = "GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: /\r\n\r\n";
 
 fn file(decisions: &str) -> String {
     format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{ROUTE}")
+}
+
+/// A proxy that opens a connection during a burst does not know a bound yet, and lets pass what gets no answer.
+#[test]
+fn every_question_of_a_burst_is_answered_on_a_new_connection() {
+    const ASKED: usize = 2_000;
+    let gateway = Gateway::with_server("listen = []\nhttp2 = { max_streams = 10 }", &file(""));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let statuses = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(gateway.decisions()).await.unwrap();
+        let mut builder = h2::client::Builder::new();
+        let handshake = builder.initial_max_send_streams(ASKED).handshake::<_, Bytes>(stream);
+        let (mut client, connection) = handshake.await.unwrap();
+        let responses: Vec<_> = (0..ASKED)
+            .map(|_| {
+                let question = Request::get("http://a/").header("x-original-uri", "/").body(()).unwrap();
+                client.send_request(question, true).unwrap().0
+            })
+            .collect();
+        tokio::spawn(connection);
+        let mut statuses = BTreeMap::<_, usize>::new();
+        for response in responses {
+            *statuses.entry(response.await.unwrap().status().as_u16()).or_default() += 1;
+        }
+        statuses
+    });
+    assert_eq!(statuses, [(200, 100), (429, ASKED - 100)].into());
 }
 
 #[test]
@@ -36,7 +66,7 @@ fn it_has_the_bounds_of_the_listeners_for_clients() {
     let mut smuggler = Client::connect(address);
     assert_eq!(smuggler.call(twice).status, 400);
     assert!(smuggler.closed().is_empty(), "what follows is no question");
-    let question = http::Request::get("http://a/").header("x-original-uri", "/").body(()).unwrap();
+    let question = Request::get("http://a/").header("x-original-uri", "/").body(()).unwrap();
     assert_eq!(over_http2(address, vec![question])[0].0, 200);
 }
 
