@@ -123,7 +123,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<Admin> {
         matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());
     let given = section.field(&keys::token);
     // An empty token counts as none. A token that is wrong is reported once, not also as missing.
-    let is_given = given.as_ref().is_some_and(|field| !field.is_text() || field.text() != Some(""));
+    let is_given = given.as_ref().is_some_and(|field| !field.value.is_str() || field.text() != Some(""));
     if let Some(field) = given.as_ref().filter(|_| !is_given && listen.is_some() && !is_remote) {
         let help = "write a token, or remove this key if that is intended";
         field.warn("the token is empty: every user of this machine can read and change everything here", help);

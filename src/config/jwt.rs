@@ -116,7 +116,7 @@ fn not_empty(text: &str) -> Result<String, Wrong> {
 
 fn algorithms(field: &Field<'_>) -> Option<Vec<Algorithm>> {
     let read = |field: &Field<'_>| {
-        if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
+        if field.value.is_str() && field.text()?.eq_ignore_ascii_case("none") {
             let help = format!("write how tokens are signed: {}", keys::algorithms.example);
             field.report("tokens without a signature are never accepted", help);
             return None;

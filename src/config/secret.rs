@@ -48,7 +48,7 @@ pub(super) fn is_place(text: &str) -> bool {
 
 /// Whether the field names the place of a secret instead of containing it.
 pub(super) fn is_named(field: &Field<'_>) -> bool {
-    field.is_text() && field.text().is_some_and(is_place)
+    field.value.is_str() && field.text().is_some_and(is_place)
 }
 
 /// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden
