@@ -9,6 +9,7 @@ use super::read::{Field, Section, Shape, Wrong, tables};
 use super::secret::{self, SHORTEST};
 use super::tls::{self, Tls};
 use super::values;
+use crate::base::hidden::Hidden;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
@@ -40,8 +41,8 @@ pub enum Access {
 }
 
 /// The hash of a token. The token itself is not kept, so nothing can show it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AdminToken(blake3::Hash);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminToken(Hidden<blake3::Hash>);
 
 impl AdminAddress {
     /// Whether this is a TCP address that only this machine can reach.
@@ -65,18 +66,12 @@ impl Admin {
 
 impl AdminToken {
     pub fn new(token: &str) -> Self {
-        Self(blake3::hash(token.as_bytes()))
+        Self(Hidden(blake3::hash(token.as_bytes())))
     }
 
     /// Takes a time that depends only on the length of `shown`: the comparison of [`blake3::Hash`] takes constant time.
     pub fn is(&self, shown: &[u8]) -> bool {
-        blake3::hash(shown) == self.0
-    }
-}
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        blake3::hash(shown) == self.0.0
     }
 }
 
