@@ -104,7 +104,8 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     };
     drop(root);
     if config.routes.is_empty() && config.descriptors().is_empty() && source.is_clean() {
-        source.report(0..0, source.no_routes(), SMALLEST);
+        let what = if source.texts.count() > 1 { "folder" } else { "file" };
+        source.report(0..0, format!("the {what} has no routes, so every request would be answered 404"), SMALLEST);
     }
     config
 }

@@ -73,11 +73,6 @@ impl<'a> Source<'a> {
         format!("on line {line}")
     }
 
-    pub(in crate::config) fn no_routes(&self) -> String {
-        let what = if self.texts.count() > 1 { "folder" } else { "file" };
-        format!("the {what} has no routes, so every request would be answered 404")
-    }
-
     /// Records a file that the text names.
     pub(in crate::config) fn record(&self, path: PathBuf) {
         self.files.borrow_mut().insert(path);
