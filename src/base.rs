@@ -10,6 +10,7 @@ pub mod deadline;
 pub mod event_stream;
 pub mod fingerprint;
 pub mod hex;
+pub mod hidden;
 pub mod http;
 pub mod in_force;
 pub mod json;

@@ -53,7 +53,7 @@ use http::StatusCode;
 use crate::net::tls::{Identity, TlsSettings};
 
 pub use crate::base::http::path::{EscapedSlashes, PathMatching, PathRules};
-pub use acme::{Acme, Challenge, ChallengeSecret};
+pub use acme::{Acme, Challenge};
 pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
@@ -76,7 +76,6 @@ pub use route::{
     Segment, SentPath, Template, TemplatePart, is_secret,
 };
 pub use schema::schema;
-pub use secret::SecretText;
 pub use server::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, Server, Shed};
 pub use store::{Login, OnError, Share, SharedStore, Software, Store};
 pub use tls::{CertificateFiles, Tls};

@@ -3,30 +3,23 @@
 //! A client sees from it which of its requests count together. Nobody can compute a client's key from it, not even by trying
 //! all addresses: it depends on a secret.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::fingerprint::Fingerprint;
+use super::hidden::Hidden;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PartitionSecret([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionSecret(Hidden<[u8; 32]>);
 
 impl PartitionSecret {
     pub fn new(secret: &str) -> Self {
-        Self(blake3::derive_key("gateway 2026 partition keys", secret.as_bytes()))
+        Self(Hidden(blake3::derive_key("gateway 2026 partition keys", secret.as_bytes())))
     }
 
     /// The partition key of a client's `key`: 9 bytes, which fill 12 digits of base64.
     pub fn partition_key(&self, key: Fingerprint) -> String {
-        STANDARD.encode(&blake3::keyed_hash(&self.0, &key.to_bytes()).as_bytes()[..9])
-    }
-}
-
-impl fmt::Debug for PartitionSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        STANDARD.encode(&blake3::keyed_hash(&self.0.0, &key.to_bytes()).as_bytes()[..9])
     }
 }
 
@@ -45,6 +38,6 @@ mod tests {
             assert!(key.len() == 12 && STANDARD.decode(key).unwrap().len() == 9, "{key}");
             assert!(!keys[..at].contains(key), "{keys:?}");
         }
-        assert_eq!(format!("{one:?}"), "***");
+        assert_eq!(format!("{one:?}"), "PartitionSecret(***)");
     }
 }

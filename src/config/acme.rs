@@ -1,6 +1,5 @@
 //! `[server.tls.acme]`: names for which the gateway gets a certificate from an authority (ACME, RFC 8555).
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -12,6 +11,7 @@ use super::pem_files::SystemAuthorities;
 use super::read::{Section, Shape, Wrong, tables};
 use super::report::quoted;
 use super::{secret, values};
+use crate::base::hidden::Hidden;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -27,43 +27,18 @@ pub struct Acme {
     /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
     pub challenge: Challenge,
-    /// Signs the answers that gateways leave for each other in a shared store; `None` for gateways with one state folder.
-    pub challenge_secret: Option<ChallengeSecret>,
+    /// A key, derived from the secret, that signs the answers that gateways leave for each other in a shared store; `None` for
+    /// gateways with one state folder.
+    pub challenge_secret: Option<Hidden<[u8; 32]>>,
     pub external_account: Option<ExternalAccount>,
 }
 
 /// An account that the operator already has with the authority; the ACME account is bound to it (RFC 8555, section 7.3.4).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAccount {
     /// The key identifier that the authority has given.
     pub id: String,
-    pub key: Vec<u8>,
-}
-
-impl fmt::Debug for ExternalAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}, ***", self.id)
-    }
-}
-
-/// A key derived from a secret. The secret itself is not kept, so nothing can show it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ChallengeSecret([u8; 32]);
-
-impl ChallengeSecret {
-    pub fn new(secret: &str) -> Self {
-        Self(blake3::derive_key("gateway 2026 notes of a challenge_secret", secret.as_bytes()))
-    }
-
-    pub fn key(self) -> [u8; 32] {
-        self.0
-    }
-}
-
-impl fmt::Debug for ChallengeSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
+    pub key: Hidden<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +103,7 @@ pub(super) fn read(section: &Section<'_>, system: &SystemAuthorities) -> Acme {
         challenge_secret: section
             .field(&keys::challenge_secret)
             .and_then(|field| secret::unguessable(&field, "secret of challenges"))
-            .map(|secret| ChallengeSecret::new(&secret)),
+            .map(|secret| Hidden(blake3::derive_key("gateway 2026 notes of a challenge_secret", secret.as_bytes()))),
         external_account: external_account(section),
     }
 }
@@ -142,7 +117,7 @@ fn external_account(section: &Section<'_>) -> Option<ExternalAccount> {
         key.report("the key is not base64url", "copy it as the authority shows it");
         return None;
     };
-    Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes })
+    Some(ExternalAccount { id: id.text()?.to_owned(), key: Hidden(bytes) })
 }
 
 /// A name that an authority can check over the network.

@@ -9,6 +9,7 @@ use super::read::{Field, Section, Shape, Wrong, tables};
 use super::secret::{self, SHORTEST};
 use super::tls::{self, Tls};
 use super::values;
+use crate::base::hidden::Hidden;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
@@ -40,8 +41,8 @@ pub enum Access {
 }
 
 /// The hash of a token. The token itself is not kept, so nothing can show it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AdminToken(blake3::Hash);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminToken(Hidden<blake3::Hash>);
 
 impl AdminAddress {
     /// Whether this is a TCP address that only this machine can reach.
@@ -65,18 +66,12 @@ impl Admin {
 
 impl AdminToken {
     pub fn new(token: &str) -> Self {
-        Self(blake3::hash(token.as_bytes()))
+        Self(Hidden(blake3::hash(token.as_bytes())))
     }
 
     /// Takes a time that depends only on the length of `shown`: the comparison of [`blake3::Hash`] takes constant time.
     pub fn is(&self, shown: &[u8]) -> bool {
-        blake3::hash(shown) == self.0
-    }
-}
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        blake3::hash(shown) == self.0.0
     }
 }
 
@@ -123,7 +118,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<Admin> {
         matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());
     let given = section.field(&keys::token);
     // An empty token counts as none. A token that is wrong is reported once, not also as missing.
-    let is_given = given.as_ref().is_some_and(|field| !field.is_text() || field.text() != Some(""));
+    let is_given = given.as_ref().is_some_and(|field| !field.value.is_str() || field.text() != Some(""));
     if let Some(field) = given.as_ref().filter(|_| !is_given && listen.is_some() && !is_remote) {
         let help = "write a token, or remove this key if that is intended";
         field.warn("the token is empty: every user of this machine can read and change everything here", help);

@@ -263,12 +263,8 @@ fn own_listeners(advised: &Advised<'_>) {
 fn is_own(listener: &SocketAddr, host: &str, port: u16) -> bool {
     let (own, is_local) = (listener.ip().to_canonical(), host.eq_ignore_ascii_case("localhost"));
     let is_reached = match address(host).map(|address| address.to_canonical()) {
-        Some(address) => address == own || (own.is_unspecified() && is_of_this_machine(address)),
+        Some(address) => address == own || own.is_unspecified() && (address.is_loopback() || address.is_unspecified()),
         None => is_local && (own.is_loopback() || own.is_unspecified()),
     };
     port == listener.port() && is_reached
-}
-
-fn is_of_this_machine(address: IpAddr) -> bool {
-    address.is_loopback() || address.is_unspecified()
 }

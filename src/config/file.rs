@@ -99,12 +99,13 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         limits: named.limits.into_iter().filter_map(|(_, limit)| limit).map(watched).collect(),
         notices,
         files: source.files(),
-        at_start: source.all_at_start(),
+        at_start: source.at_start.borrow().clone(),
         warnings: source.warnings(),
     };
-    root.close();
+    drop(root);
     if config.routes.is_empty() && config.descriptors().is_empty() && source.is_clean() {
-        source.report(0..0, source.no_routes(), SMALLEST);
+        let what = if source.texts.count() > 1 { "folder" } else { "file" };
+        source.report(0..0, format!("the {what} has no routes, so every request would be answered 404"), SMALLEST);
     }
     config
 }

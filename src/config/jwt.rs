@@ -116,7 +116,7 @@ fn not_empty(text: &str) -> Result<String, Wrong> {
 
 fn algorithms(field: &Field<'_>) -> Option<Vec<Algorithm>> {
     let read = |field: &Field<'_>| {
-        if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
+        if field.value.is_str() && field.text()?.eq_ignore_ascii_case("none") {
             let help = format!("write how tokens are signed: {}", keys::algorithms.example);
             field.report("tokens without a signature are never accepted", help);
             return None;
@@ -157,11 +157,11 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
         return Some(Jwks::Server { tls: system.tls_of(&url, field)?, url });
     }
     let file = NamedFile::new(field)?;
-    let bytes = regular_file::read(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
+    let bytes = regular_file::read(&file.path).map_err(|error| file.unreadable(&error)).ok()?;
     let help = "a JWK Set is {\"keys\": [...]}; a key for HS256 is of the type oct and has at least 32 bytes";
     let keys = KeySet::parse(&bytes, KeyOrigin::File);
     let keys = keys.map_err(|error| field.report(format!("{}: {error}", quoted(file.name)), help)).ok()?;
-    Some(Jwks::File { path: file.path(), keys: Arc::new(keys) })
+    Some(Jwks::File { path: file.path, keys: Arc::new(keys) })
 }
 
 /// Checks that these keys can verify tokens of each algorithm.

@@ -243,7 +243,7 @@ impl<'a> Names<'a> {
 /// The key of a limit, or of an upstream that balances by a hash.
 pub(super) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
     let part = |text: &str| part(text, jwts).map_err(|wrong| joined_otherwise(text, jwts).unwrap_or(wrong));
-    if !field.is_list() {
+    if !field.value.is_array() {
         return Some(Key { parts: vec![field.parse(part)?] });
     }
     let parts: Vec<_> = field.list(key)?.iter().map(|field| field.parse(part)).collect();

@@ -167,7 +167,7 @@ const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \
 
 /// Reports a value that is no text.
 fn texts<'f, 'a>(field: &'f Field<'a>, expected: &str, help: impl Into<String>) -> Option<&'f Field<'a>> {
-    if !field.is_text() {
+    if !field.value.is_str() {
         field.mistyped(expected, help);
         return None;
     }

@@ -54,9 +54,7 @@ impl Digest {
 /// The whole digest of a key as 64 hexadecimal digits in lower case, by which other systems can look up a key that they do
 /// not store.
 pub fn whole_digest(key: &[u8]) -> String {
-    let digest = digest(&SHA256, key);
-    let (parts, _) = digest.as_ref().as_chunks();
-    parts.iter().flat_map(|part| hex::digits(u64::from_be_bytes(*part))).map(char::from).collect()
+    hex::text(digest(&SHA256, key).as_ref())
 }
 
 impl KnownKeys {
@@ -85,7 +83,7 @@ pub(super) fn read(field: &Field<'_>, part: WrittenPart<'_>) -> Option<Arc<Known
         field.report("`known_keys` has no effect with this `key`: clients cannot invent its values", help);
         return None;
     }
-    let opened = RegularFile::open(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
+    let opened = RegularFile::open(&file.path).map_err(|error| file.unreadable(&error)).ok()?;
     Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened), part))))
 }
 

@@ -97,13 +97,13 @@ pub(super) fn read(section: &Section<'_>) -> Log {
 
 fn access(field: &Field<'_>) -> Option<AccessLog> {
     const HELP: &str = "write true, false or \"sampled\"";
-    if field.is_text() {
+    if field.value.is_str() {
         return field.parse(|text| match text {
             "sampled" => Ok(AccessLog::Sampled),
             _ => Err(Wrong::not(text, "a value of `access`", HELP)),
         });
     }
-    if !field.is_boolean() {
+    if !field.value.is_bool() {
         field.mistyped("true, false or \"sampled\"", HELP);
         return None;
     }

@@ -43,7 +43,7 @@ impl Named<'_> {
 
     /// Checks that every pool is a limit that can stand in for others. `written` has all limits as the file has them.
     pub(super) fn check_pools(&self, written: &[(Name<'_>, Field<'_>)]) {
-        let pool_of = |index: usize| written[index].1.entry(&limit::overflow).filter(|(_, field)| field.is_text());
+        let pool_of = |index: usize| written[index].1.entry(&limit::overflow).filter(|(_, field)| field.value.is_str());
         for (index, (owner, limit)) in self.limits.iter().enumerate() {
             let Some((_, named)) = &pool_of(index) else { continue };
             if named.text() == Some(owner.text) {

@@ -4,8 +4,8 @@ use super::kinds::{self, flag, millionths, shaped};
 use super::named::Named;
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Section, Shape, Wrong, tables};
-use super::secret::{self, SecretText};
-use super::{Limit, values};
+use super::{Limit, secret, values};
+use crate::base::hidden::Hidden;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -25,7 +25,7 @@ pub struct NoticeReceiver {
     pub limits: Vec<String>,
     /// In millionths, ascending.
     pub at: Vec<u32>,
-    pub secret: Option<SecretText>,
+    pub secret: Option<Hidden<String>>,
     pub full_keys: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn read(section: &Section<'_>, system: &SystemAuthorities, named: &Na
     let secret = section.field(&keys::secret).and_then(|field| secret::unguessable(&field, "secret of notices"));
     let full_keys = section.read(&keys::full_keys);
     let (tls, url) = server?;
-    Some(NoticeReceiver { url, tls, limits, at, secret: secret.map(SecretText::new), full_keys })
+    Some(NoticeReceiver { url, tls, limits, at, secret: secret.map(Hidden), full_keys })
 }
 
 /// The names of the limits. Warns of those that have no rates.

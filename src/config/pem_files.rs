@@ -87,8 +87,8 @@ impl SystemAuthorities {
 /// The file of authorities that a value names.
 fn named_authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
-    let authorities = authorities(&file.path()).map_err(|error| report(&file, &error)).ok()?;
-    Some((file.path(), authorities))
+    let authorities = authorities(&file.path).map_err(|error| report(&file, &error)).ok()?;
+    Some((file.path, authorities))
 }
 
 /// Reports a problem of a file of certificates or keys.

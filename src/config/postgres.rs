@@ -51,7 +51,7 @@ pub struct PostgresUrl {
     /// The file of `sslrootcert`; `None` trusts the authorities of the system.
     pub root_certificates: Option<PathBuf>,
     /// Whether the name of the database is hidden too.
-    is_database_secret: bool,
+    pub is_database_secret: bool,
 }
 
 /// Without user, password and parameters.
@@ -131,12 +131,6 @@ impl PostgresUrl {
             config.application_name("gateway");
         }
         Ok(Self { config: Box::new(config), tls, root_certificates, is_database_secret: false })
-    }
-
-    /// With `is_database_secret`, the name of the database is hidden too.
-    #[must_use]
-    pub fn with_secret_database(self, is_database_secret: bool) -> Self {
-        Self { is_database_secret, ..self }
     }
 
     /// Whether no connection can use TLS, so that no authorities are needed.

@@ -56,8 +56,8 @@ pub(super) struct Name<'a> {
 pub(super) struct Field<'a> {
     pub(super) span: Range<usize>,
     pub(super) source: &'a Source<'a>,
+    pub(super) value: &'a DeValue<'a>,
     what: String,
-    value: &'a DeValue<'a>,
 }
 
 impl<'a> Field<'a> {
@@ -87,29 +87,9 @@ impl<'a> Field<'a> {
         self.report(format!("{} must be {expected}, found {found}", self.what), help);
     }
 
-    pub(super) fn is_text(&self) -> bool {
-        self.value.is_str()
-    }
-
     pub(super) fn number(&self) -> Option<u64> {
         let integer = self.value.as_integer()?;
         u64::from_str_radix(integer.as_str(), integer.radix()).ok()
-    }
-
-    pub(super) fn is_table(&self) -> bool {
-        self.value.is_table()
-    }
-
-    pub(super) fn is_number(&self) -> bool {
-        self.value.is_integer()
-    }
-
-    pub(super) fn is_boolean(&self) -> bool {
-        self.value.is_bool()
-    }
-
-    pub(super) fn is_list(&self) -> bool {
-        self.value.is_array()
     }
 
     pub(super) fn text(&self) -> Option<&'a str> {
@@ -117,7 +97,7 @@ impl<'a> Field<'a> {
         if text.is_none() {
             let scalar = self.value.is_integer() || self.value.is_float();
             let help = match self.source.written(self.span.clone()).filter(|_| scalar) {
-                Some(_) if self.source.hides(&self.span) => "write it between quotes".to_owned(),
+                Some(_) if self.source.secrets.borrow().contains(&self.span) => "write it between quotes".to_owned(),
                 Some(written) => format!("write \"{written}\""),
                 None => String::new(),
             };
@@ -142,7 +122,7 @@ impl<'a> Field<'a> {
 
     /// The value as the file spells it, with quotes and variables, if a help can repeat it.
     pub(super) fn spelled(&self) -> Option<&'a str> {
-        let written = self.source.written(self.span.clone()).filter(|_| !self.is_table());
+        let written = self.source.written(self.span.clone()).filter(|_| !self.value.is_table());
         written.filter(|text| text.len() < 80 && !text.contains(['@', '\n']))
     }
 
@@ -235,7 +215,7 @@ impl<'a> Field<'a> {
             }
             let is_of_texts =
                 !matches!(key.shape, Shape::List(Shape::Table(_) | Shape::Number(..) | Shape::Decimal(_), ..));
-            let list = self.spelled().filter(|_| is_of_texts && self.is_text()).map(|text| format!("[{text}]"));
+            let list = self.spelled().filter(|_| is_of_texts && self.value.is_str()).map(|text| format!("[{text}]"));
             self.mistyped("a list", format!("write it in brackets: {}", list.unwrap_or(key.example().to_owned())));
             return None;
         };
@@ -286,7 +266,7 @@ impl<'a> Field<'a> {
     pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
-        if !self.is_text() {
+        if !self.value.is_str() {
             self.mistyped("a string", all);
             return None;
         }

@@ -137,7 +137,7 @@ pub(super) struct NamedFile<'a> {
     pub(super) field: &'a Field<'a>,
     /// As written in the configuration.
     pub(super) name: &'a str,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// How many problems its lines have so far.
     problems: Cell<usize>,
 }
@@ -149,10 +149,6 @@ impl<'a> NamedFile<'a> {
         let path = field.path(name)?;
         field.source.record(path.clone());
         Some(Self { field, name, path, problems: Cell::default() })
-    }
-
-    pub(super) fn path(&self) -> PathBuf {
-        self.path.clone()
     }
 
     pub(super) fn unreadable(&self, error: &io::Error) {

@@ -1,7 +1,6 @@
 //! Secrets: texts, or `file:PATH` or `env:NAME`, read each time that the configuration is loaded. Messages never show them.
 
 use std::env;
-use std::fmt;
 use std::io;
 
 use http::HeaderValue;
@@ -10,26 +9,6 @@ use super::read::Field;
 use super::regular_file;
 use super::report::{self, quoted};
 use crate::base::byte_order_mark::without_mark;
-
-/// A secret that is used as it is written. Nothing shows it.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct SecretText(String);
-
-impl SecretText {
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    pub fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// In bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -48,7 +27,7 @@ pub(super) fn is_place(text: &str) -> bool {
 
 /// Whether the field names the place of a secret instead of containing it.
 pub(super) fn is_named(field: &Field<'_>) -> bool {
-    field.is_text() && field.text().is_some_and(is_place)
+    field.value.is_str() && field.text().is_some_and(is_place)
 }
 
 /// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden

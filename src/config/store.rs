@@ -250,7 +250,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Store {
             Store::Shared(shared(&section, software, login))
         }
     };
-    section.close();
+    drop(section);
     store
 }
 
@@ -298,10 +298,10 @@ fn addresses(field: &Field<'_>, key: &Setting<()>, port: u16, why: &str) -> Vec<
 }
 
 fn share(field: &Field<'_>) -> Option<Share> {
-    if field.is_number() {
+    if field.value.is_integer() {
         return field.integer(1..=MOST_GATEWAYS).map(Share::Gateways);
     }
-    if !field.is_text() {
+    if !field.value.is_str() {
         field.mistyped("a number of gateways or their name", SHARE);
         return None;
     }
@@ -332,7 +332,7 @@ fn prefix(text: &str, software: Software) -> Result<String, Wrong> {
 /// A server of the store; without a port, this one is added.
 fn server(text: &str, port: u16) -> Result<String, Wrong> {
     if text.contains("://") {
-        return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
+        return Err(Wrong::not(text, "host:port", "write it without a scheme"));
     }
     let (host, port) = values::authority(text, port)?;
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })

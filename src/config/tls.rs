@@ -174,7 +174,8 @@ pub(super) fn certificate_files(
 ) -> Option<(CertificateFiles, Identity)> {
     let [cert, key] = [cert, key].map(NamedFile::new);
     let (cert, key, ocsp) = (cert?, key?, ocsp.and_then(NamedFile::new));
-    let files = CertificateFiles { cert: cert.path(), key: key.path(), ocsp: ocsp.as_ref().map(NamedFile::path) };
+    let path = |file: &NamedFile<'_>| file.path.clone();
+    let files = CertificateFiles { cert: path(&cert), key: path(&key), ocsp: ocsp.as_ref().map(path) };
     match files.read() {
         Ok(identity) => {
             warn_of_expiry(&cert, &identity, clock::now());
@@ -182,14 +183,14 @@ pub(super) fn certificate_files(
         }
         Err(error) => {
             let mut files = [&cert, &key].into_iter().chain(&ocsp);
-            pem_files::report(files.find(|file| file.path() == error.path).unwrap_or(&cert), &error);
+            pem_files::report(files.find(|file| file.path == error.path).unwrap_or(&cert), &error);
             None
         }
     }
 }
 
 fn warn_of_expiry(file: &NamedFile<'_>, identity: &Identity, now: Time) {
-    let day = day(identity.not_after);
+    let day = identity.not_after.timestamp().unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%d");
     let message = if identity.not_after <= now {
         format!("the certificate {} expired on {day}", quoted(file.name))
     } else if identity.expires_soon(now) {
@@ -200,15 +201,9 @@ fn warn_of_expiry(file: &NamedFile<'_>, identity: &Identity, now: Time) {
     file.field.warn(message, "put a new certificate in its place: it is read without a restart");
 }
 
-/// In UTC, as `2026-11-22`.
-fn day(moment: Time) -> String {
-    let timestamp = i64::try_from(moment.seconds()).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    timestamp.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%d").to_string()
-}
-
 fn client_auth(field: &Field<'_>, is_required: bool) -> Option<(ClientCa, ClientAuth)> {
     let file = NamedFile::new(field)?;
-    let client_ca = ClientCa { path: file.path(), is_required };
+    let client_ca = ClientCa { path: file.path.clone(), is_required };
     let client_auth = client_ca.read().map_err(|error| pem_files::report(&file, &error)).ok()?;
     Some((client_ca, client_auth))
 }

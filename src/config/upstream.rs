@@ -182,7 +182,7 @@ pub(super) fn read(
         retry: retry(&section),
         overload: overload(name.text, &section),
         health: section.table(&keys::health).as_ref().map(health_check),
-        ejection: ejection(name.text, &section),
+        ejection: ejection(&section),
     })
 }
 
@@ -206,10 +206,10 @@ fn tls(
 /// The version; `Some(None)` for `false`.
 #[expect(clippy::option_option, reason = "the outer one is about errors")]
 fn proxy_protocol(field: &Field<'_>) -> Option<Option<ProxyProtocol>> {
-    if field.is_boolean() && field.boolean() == Some(false) {
+    if field.value.is_bool() && field.boolean() == Some(false) {
         return Some(None);
     }
-    if !field.is_text() {
+    if !field.value.is_str() {
         field.mistyped("a version", "write \"v1\" or \"v2\", or false");
         return None;
     }

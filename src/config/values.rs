@@ -29,7 +29,6 @@ pub(super) fn socket(text: &str) -> Read<SocketAddr> {
         return Err(Wrong::new(message, format!("write it as IPv4: \"{ip}:{}\"", given.port())));
     }
     address.map_err(|_| {
-        let message = format!("{} is not an address to listen on", quoted(text));
         let is_port = text.parse::<u16>().is_ok();
         let help = if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
             format!("add the port: \"{}\"", SocketAddr::new(ip.to_canonical(), 8080))
@@ -42,7 +41,7 @@ pub(super) fn socket(text: &str) -> Read<SocketAddr> {
         } else {
             "it is an IP address and a port from 0 to 65535, like \"127.0.0.1:8080\" or \"[::]:8080\"".to_owned()
         };
-        Wrong::new(message, help)
+        Wrong::not(text, "an address to listen on", help)
     })
 }
 
@@ -62,10 +61,8 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
     }
     // If only one machine was meant, trusting its whole network would be a security hole.
     let message = format!("{} is an address within a network", quoted(text));
-    Err(Wrong::new(
-        message,
-        format!("write \"{}\" for the network, \"{}\" for the address", network.trunc(), network.addr()),
-    ))
+    let help = format!("write \"{}\" for the network, \"{}\" for the address", network.trunc(), network.addr());
+    Err(Wrong::new(message, help))
 }
 
 /// The URL of a document: `https://`, or `http://` on this machine.
@@ -233,7 +230,7 @@ pub(super) fn named_section<'a>(
     if let Err(wrong) = self::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
-    if !field.is_table() {
+    if !field.value.is_table() {
         let message = format!("`{}` is not the table of {what}", name.text);
         let help = format!("it needs a name: write [{kind}.NAME], and its keys below");
         field.source.report(name.span.clone(), message, help);
@@ -250,7 +247,7 @@ pub(super) fn statuses<T>(field: &Field<'_>, key: &Setting<T>) -> Option<Vec<Ran
 
 /// One status as a number or a text, or one class.
 fn status_range(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>> {
-    if field.is_number() {
+    if field.value.is_integer() {
         let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;
         return Some(status..=status);
     }

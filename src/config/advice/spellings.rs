@@ -13,13 +13,13 @@ use crate::config::{Config, EscapedSlashes, Host, PathMatching, PathPattern, Pat
 /// may treat both spellings as the same path.
 pub(super) fn ways_around(advised: &Advised<'_>) {
     let Config { routes, server, limits, .. } = advised.config;
-    let index = Index::new(routes);
+    let hosts = by_host(routes);
     for (at, route) in routes.iter().enumerate().filter(|(_, route)| !route.path.rest) {
         // If `ignore_case` is written at all, the author has decided about the case.
         let path: [&dyn Display; 3] = [&"routes", &at, &"ignore_case"];
         let is_decided = advised.written(&path).is_some();
         let around = spellings(&route.path, server.paths, is_decided).into_iter().find_map(|spelling| {
-            let taker = index.taker(route, &spelling.segments)?;
+            let taker = covering(&route.host).find_map(|host| hosts.get(&host)?.taker(route, &spelling.segments))?;
             let missing = route.limits.iter().find(|limit| !taker.limits.contains(limit))?;
             (taker.action.upstream()? == route.action.upstream()?).then_some((spelling, taker, &limits[*missing].name))
         });
@@ -74,51 +74,40 @@ fn spellings(path: &PathPattern, rules: PathRules, is_case_decided: bool) -> Vec
     spellings
 }
 
-/// A tree of the routes by host and path segments: comparing each of ten thousand routes with each other would take many seconds.
+/// A part of a tree of routes by their path segments: to compare each of ten thousand routes with each other would take many
+/// seconds.
 #[derive(Default)]
-struct Index<'r> {
-    hosts: HashMap<&'r Host, usize>,
-    /// The child of a node for a segment, which is a literal in lower case or `None` for a capture.
-    next: HashMap<(usize, Option<String>), usize>,
-    /// The routes whose paths end at each node.
-    routes: Vec<Vec<&'r Route>>,
+struct Node<'r> {
+    /// By the next segment, which is a literal in lower case or `None` for a capture.
+    next: HashMap<Option<String>, Node<'r>>,
+    /// Whose paths end here.
+    routes: Vec<&'r Route>,
 }
 
-impl<'r> Index<'r> {
-    fn new(routes: &'r [Route]) -> Self {
-        let mut index = Self::default();
-        for route in routes {
-            let Self { hosts, next, routes } = &mut index;
-            let mut new_node = || {
-                routes.push(Vec::new());
-                routes.len() - 1
+fn by_host(routes: &[Route]) -> HashMap<&Host, Node<'_>> {
+    let mut hosts: HashMap<_, Node<'_>> = HashMap::new();
+    for route in routes {
+        let start = hosts.entry(&route.host).or_default();
+        let end = route.path.segments.iter().fold(start, |node, segment| {
+            let literal = match segment {
+                Segment::Literal(text) => Some(text.to_ascii_lowercase()),
+                Segment::Capture(_) => None,
             };
-            let start = *hosts.entry(&route.host).or_insert_with(&mut new_node);
-            let end = route.path.segments.iter().fold(start, |node, segment| {
-                let literal = match segment {
-                    Segment::Literal(text) => Some(text.to_ascii_lowercase()),
-                    Segment::Capture(_) => None,
-                };
-                *next.entry((node, literal)).or_insert_with(&mut new_node)
-            });
-            routes[end].push(route);
-        }
-        index
+            node.next.entry(literal).or_default()
+        });
+        end.routes.push(route);
     }
+    hosts
+}
 
-    /// The most specific route for the same host and method that matches a path instead of `route`.
+impl<'r> Node<'r> {
+    /// The most specific route for the same method that matches a path instead of `route`.
     fn taker(&self, route: &Route, segments: &[String]) -> Option<&'r Route> {
-        covering(&route.host).find_map(|host| self.most_specific(&host, route, segments))
-    }
-
-    fn most_specific(&self, host: &Host, route: &Route, segments: &[String]) -> Option<&'r Route> {
-        let mut nodes = vec![*self.hosts.get(host)?];
-        let mut candidates = self.routes[nodes[0]].clone();
+        let (mut nodes, mut candidates) = (vec![self], self.routes.clone());
         for segment in segments {
             let steps = [Some(segment.to_ascii_lowercase()), None];
-            let after = nodes.iter().flat_map(|node| steps.iter().map(|step| (*node, step.clone())));
-            nodes = after.filter_map(|step| self.next.get(&step).copied()).collect();
-            candidates.extend(nodes.iter().flat_map(|node| &self.routes[*node]));
+            nodes = nodes.iter().flat_map(|node| steps.iter().filter_map(|step| node.next.get(step))).collect();
+            candidates.extend(nodes.iter().flat_map(|node| &node.routes));
         }
         let takes =
             |other: &&Route| shares_a_method(other, route) && shares_a_scheme(other, route) && covers(other, segments);

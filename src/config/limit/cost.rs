@@ -105,8 +105,8 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost
 }
 
 fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<Cost> {
-    if !field.is_table() {
-        if !field.is_number() {
+    if !field.value.is_table() {
+        if !field.value.is_integer() {
             field.mistyped("a number or a table", COST);
             return None;
         }
@@ -124,7 +124,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
             field.report("`cost` names neither a header nor `tokens`, `bytes` or `elements`", COST);
         }
-        // Without one of them, another key is a typing mistake, which `close` reports.
+        // Without one of them, another key is a typing mistake, which the end of the section reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",

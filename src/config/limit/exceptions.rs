@@ -11,7 +11,7 @@ use super::rates::{RATES, Terms};
 use crate::config::key::{Names, Source, source};
 use crate::config::kinds::{number, shaped};
 use crate::config::overrides::{Allowance, Builder, Overrides, Pattern};
-use crate::config::read::{Name, Section, Setting, Shape, Wrong, tables};
+use crate::config::read::{Name, Section, Shape, Wrong, tables};
 use crate::config::report::quoted;
 use crate::config::written_key::WrittenPart;
 use crate::config::{HIGHEST_PRIORITY, values};
@@ -19,7 +19,6 @@ use crate::limit::Rate;
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 pub(super) const TWICE: &str = "a key can have only one override: remove one of them";
-const KEYS: [&Setting<()>; 3] = [&exception::rates, &exception::exempt, &exception::block];
 /// In the configuration and its file of overrides together.
 const MOST_WILDCARDS: usize = 1_000;
 
@@ -101,7 +100,7 @@ impl<'k> Kinds<'k> {
 pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds<'_>) -> Builder {
     let mut overrides = Builder::default();
     let Some(field) = section.field(&limit::overrides) else { return overrides };
-    if !field.is_list() {
+    if !field.value.is_array() {
         field.mistyped("a list of tables", format!("write [[limits.{name}.overrides]] for each"));
         return overrides;
     }
@@ -113,7 +112,7 @@ pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds:
 
 pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) {
     let keys = section.needed(&exception::keys).and_then(|field| field.list(&exception::keys));
-    let Some(allowance) = allowance(section, KEYS, terms, ENTRY) else { return };
+    let Some(allowance) = allowance(section, terms, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(patterns) = field.parse(|text| kinds.patterns(text)) else { continue };
         if matches!(&patterns[..], [Pattern::Exact(text)] if !kinds.addresses && text.parse::<IpNet>().is_ok()) {
@@ -146,24 +145,19 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
     None
 }
 
-/// What an override grants. `example` is a whole override.
-pub(super) fn allowance(
-    section: &Section<'_>,
-    [rates, exempt, block]: [&'static Setting<()>; 3],
-    terms: &Terms,
-    example: &str,
-) -> Option<Allowance> {
-    let (key, field) = section.one_of(&[rates, exempt, block], example)?;
-    if key.name == rates.name {
+/// What an override grants, which has keys like those of [`exception`]. `example` is a whole override.
+pub(super) fn allowance(section: &Section<'_>, terms: &Terms, example: &str) -> Option<Allowance> {
+    let (key, field) = section.one_of(&[&exception::rates, &exception::exempt, &exception::block], example)?;
+    if key.name == exception::rates.name {
         if !terms.has_rates {
             field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
         }
-        return terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates)));
+        return terms.rates(&field, key).map(|rates| Allowance::Rates(Arc::from(rates)));
     }
     if !field.boolean()? {
         field.report(format!("`{} = false` has no effect", key.name), "remove it");
     }
-    Some(if key.name == exempt.name { Allowance::Exempt } else { Allowance::Block })
+    Some(if key.name == exception::exempt.name { Allowance::Exempt } else { Allowance::Block })
 }
 
 /// The one source of a tier's name.
@@ -184,7 +178,7 @@ pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Nam
     let source = attribute.parse(|text| tier(text, jwts));
     let (mut rates, mut priorities) = (Vec::new(), Vec::new());
     for (tier, field) in table.entries(&format!("[limits.{name}.tiers]"))? {
-        if !field.is_table() {
+        if !field.value.is_table() {
             field.source.report(tier.span, format!("`{}` is not the table of a tier", tier.text), &example);
             continue;
         }

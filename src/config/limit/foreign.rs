@@ -10,22 +10,12 @@ const COUNTED: [&str; 10] = ["requests", "request", "reqs", "req", "calls", "cal
 /// What stands between the number and the period.
 const BETWEEN: [&str; 7] = ["/", "per", "every", "each", "in", "an ", "p"];
 
-const QUOTAS: [&str; 10] = [
-    "limit",
-    "rate",
-    "requests",
-    "max",
-    "max_requests",
-    "max_events",
-    "events",
-    "average",
-    "requests_per_unit",
-    "tokens_per_fill",
-];
-const PERIODS: [&str; 7] = ["window", "period", "per", "interval", "duration", "unit", "fill_interval"];
-const BURSTS: [&str; 3] = ["burst", "max_tokens", "burst_size"];
+/// Keys, with spaces between them.
+const QUOTAS: &str = "limit rate requests max max_requests max_events events average requests_per_unit tokens_per_fill";
+const PERIODS: &str = "window period per interval duration unit fill_interval";
+const BURSTS: &str = "burst max_tokens burst_size";
 /// Each is the period of a rate, and its value is the number.
-const UNITS: [&str; 5] = ["second", "minute", "hour", "day", "month"];
+const UNITS: &str = "second minute hour day month";
 
 /// The rate that a text probably means, such as `10/sec`, `10/1`, `3000 per 10 minutes`, `1,000 req/min`, `10rps` or
 /// nginx's `10r/s burst=20`.
@@ -81,14 +71,18 @@ pub(super) fn without_separators(text: &str) -> String {
 
 /// Reports the keys that spell a rate elsewhere, and how `rates` says the same. Returns whether there are any.
 pub(super) fn report_keys(section: &Section<'_>) -> bool {
-    let mut found = section.unknown_among(&[&QUOTAS[..], &PERIODS, &UNITS, &BURSTS].concat());
-    found.retain(|(name, field)| !PERIODS.contains(&name.text) || period(field).is_some());
-    let of = |names: &[&str]| found.iter().find(|(name, _)| names.contains(&name.text)).map(|(_, field)| field);
-    let (quota, period) = (of(&QUOTAS).and_then(quantity), of(&PERIODS).and_then(period));
-    let mut rates: Vec<Rate> = of(&QUOTAS).into_iter().flat_map(Field::texts).filter_map(read).collect();
+    let has = |names: &str, name: &Name<'_>| names.split(' ').any(|one| one == name.text);
+    let mut found = section.unknown();
+    found.retain(|(name, field)| match has(PERIODS, name) {
+        true => period(field).is_some(),
+        false => [QUOTAS, UNITS, BURSTS].iter().any(|names| has(names, name)),
+    });
+    let of = |names: &str| found.iter().find(|(name, _)| has(names, name)).map(|(_, field)| field);
+    let (quota, period) = (of(QUOTAS).and_then(quantity), of(PERIODS).and_then(period));
+    let mut rates: Vec<Rate> = of(QUOTAS).into_iter().flat_map(Field::texts).filter_map(read).collect();
     rates.extend(quota.zip(period.as_deref()).and_then(|(quota, period)| rate_of(quota, period)));
     let of_unit = |(name, field): &(Name<'_>, Field<'_>)| {
-        UNITS.contains(&name.text).then(|| rate_of(quantity(field)?, name.text)).flatten()
+        has(UNITS, name).then(|| rate_of(quantity(field)?, name.text)).flatten()
     };
     rates.extend(found.iter().filter_map(of_unit));
     if rates.is_empty() {
@@ -98,8 +92,8 @@ pub(super) fn report_keys(section: &Section<'_>) -> bool {
     if !is_known {
         rates.extend(rate_of(quota.unwrap_or(10), period.as_deref().unwrap_or("s")));
     }
-    let is_of_nginx = of(&QUOTAS).into_iter().flat_map(Field::texts).any(is_of_nginx);
-    if let (Some(burst), Some(first)) = (of(&BURSTS).and_then(quantity), rates.first_mut()) {
+    let is_of_nginx = of(QUOTAS).into_iter().flat_map(Field::texts).any(is_of_nginx);
+    if let (Some(burst), Some(first)) = (of(BURSTS).and_then(quantity), rates.first_mut()) {
         let burst = burst.saturating_add(is_of_nginx.into());
         *first = first.clone().with_strategy(Strategy::TokenBucket { burst }).unwrap_or(first.clone());
     }

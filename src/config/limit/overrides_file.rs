@@ -36,9 +36,8 @@ tables! {
 pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) -> Option<PathBuf> {
     let field = section.field(&limit::overrides_file)?;
     let file = NamedFile::new(&field)?;
-    let path = file.path();
     let first = overrides.added();
-    match path.extension().and_then(|end| end.to_str()) {
+    match file.path.extension().and_then(|end| end.to_str()) {
         Some("csv") => {
             let rows = Rows { file: &file, terms, kinds, lines: Vec::new(), first, known: HashMap::new() };
             rows.read(overrides);
@@ -49,11 +48,11 @@ pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds<'_>, overr
             field.report(message, "its name must end with one of them");
         }
     }
-    Some(path)
+    Some(file.path)
 }
 
 fn toml(file: &NamedFile<'_>, terms: &Terms, kinds: Kinds<'_>, overrides: &mut Builder) {
-    let bytes = match regular_file::read(&file.path()) {
+    let bytes = match regular_file::read(&file.path) {
         Ok(bytes) => bytes,
         Err(error) => return file.unreadable(&error),
     };
@@ -101,7 +100,7 @@ struct Rows<'a> {
 
 impl Rows<'_> {
     fn read(mut self, overrides: &mut Builder) {
-        let file = match RegularFile::open(&self.file.path()) {
+        let file = match RegularFile::open(&self.file.path) {
             Ok(file) => BufReader::new(file),
             Err(error) => return self.file.unreadable(&error),
         };

@@ -178,7 +178,7 @@ fn postgres(
     system: &SystemAuthorities,
 ) -> Option<PostgresSettings> {
     let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
-    let url = PostgresUrl::parse(text).map(|url| url.with_secret_database(secret::is_named(field)));
+    let url = PostgresUrl::parse(text).map(|url| PostgresUrl { is_database_secret: secret::is_named(field), ..url });
     let url = url.map_err(|why| refuse(wrong(why))).ok();
     let query = section.needed(&keys::query).and_then(|field| field.parse(query_of_key));
     let channel = section.field(&keys::channel).and_then(|field| field.parse(channel));
@@ -195,8 +195,7 @@ fn postgres(
 fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
     let path = field.path(&path.to_string_lossy())?;
     field.source.record(path.clone());
-    let read = authorities(&path);
-    let read = read.map_err(|error| error.to_string());
+    let read = authorities(&path).map_err(|error| error.to_string());
     let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));
     let report = |why| {
         let message = format!("the authorities in sslrootcert cannot be used: {why}");

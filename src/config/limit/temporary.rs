@@ -11,7 +11,7 @@ use super::exceptions::{self, TRUE};
 use super::rates::{RATES, Terms};
 use crate::config::kinds::{shaped, wait};
 use crate::config::overrides::Allowance;
-use crate::config::read::{Section, Setting, Source, tables};
+use crate::config::read::{Section, Source, tables};
 use crate::config::report::Problems;
 use crate::config::texts::Texts;
 use crate::config::values;
@@ -19,8 +19,6 @@ use crate::limit::Rate;
 
 const EXAMPLE: &str =
     "an override is \"rates\": [\"100/s\"], \"exempt\": true or \"block\": true, with \"for\": \"1h\"";
-
-const KEYS: [&Setting<()>; 3] = [&keys::rates, &keys::exempt, &keys::block];
 
 tables! {
     /// An override by the admin API.
@@ -55,7 +53,7 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
 }
 
 fn read(section: &Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
-    let allowance = exceptions::allowance(section, KEYS, &Terms::of(limit), EXAMPLE);
+    let allowance = exceptions::allowance(section, &Terms::of(limit), EXAMPLE);
     let lasts = section.required(&keys::r#for, EXAMPLE).and_then(|_| section.given(&keys::r#for));
     allowance.zip(lasts)
 }

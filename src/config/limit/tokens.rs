@@ -172,7 +172,7 @@ pub(super) fn read(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
 
 /// Where a response reports its usage; `None` if it does so like the known APIs, or after an error that was reported.
 fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
-    if field.is_text() {
+    if field.value.is_str() {
         field.parse(|text| match text {
             "auto" => Ok(()),
             _ => {
@@ -182,7 +182,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
         });
         return None;
     }
-    if !field.is_table() {
+    if !field.value.is_table() {
         field.mistyped("\"auto\" or a table", USAGE);
         return None;
     }

@@ -73,7 +73,7 @@ impl<'a> Section<'a> {
         debug_assert!(key.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
         let (span, key) = (self.key_span(key.name), format!("{table}.{}", key.name));
-        self.source.at_start(AtStart { key, value: format!("{value:?}"), span });
+        self.source.at_start.borrow_mut().push(AtStart { key, value: format!("{value:?}"), span });
     }
 
     pub(in crate::config) fn list<T>(&self, key: &Setting<T>) -> Option<Vec<Field<'a>>> {
@@ -87,6 +87,19 @@ impl<'a> Section<'a> {
             "" => field.section(title, keys),
             _ => field.section_like(title, keys, format!("write {}", key.assignment())),
         }
+    }
+
+    /// Like [`Self::table`], but the value may also be `true`, an empty table, or `false`, none. `below` names keys of the table.
+    pub(in crate::config) fn table_unless_false(&self, key: &Setting<()>, below: &str) -> Option<Section<'a>> {
+        let (field, title) = (self.field(key), self.title_of(key));
+        let (table, flag) = field.as_ref().map(|field| (field.value.as_table(), field.value.as_bool())).unzip();
+        let (table, flag) = (table.flatten(), flag.flatten());
+        if let Some(field) = field.filter(|_| table.is_none() && flag.is_none()) {
+            let help = format!("write {} = {}, or {title} with {below} below", key.name, key.default != "true");
+            field.mistyped("true, false or a table", help);
+        }
+        let is_on = table.is_some() || flag.unwrap_or(key.default == "true");
+        is_on.then(|| Section::new(title, self.key_span(key.name), key.table(), table, self.source))
     }
 
     /// An empty table if the key is absent or wrong.
@@ -201,11 +214,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The unknown keys that are among `names` and not reported yet.
-    pub(in crate::config) fn unknown_among(&self, names: &[&str]) -> Vec<(Name<'a>, Field<'a>)> {
-        self.unknown().into_iter().filter(|(name, _)| names.contains(&name.text)).collect()
-    }
-
     /// Reports several unknown keys as one problem, at the first of them.
     pub(in crate::config) fn refuse_together(&self, found: &[(Name<'a>, Field<'a>)], help: &str) {
         self.refused.borrow_mut().extend(found.iter().map(|(name, _)| name.span.start));
@@ -223,13 +231,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Ends the section before what follows.
-    pub(in crate::config) fn close(self) {
-        drop(self);
-    }
-
     /// The unknown keys that are not reported yet.
-    fn unknown(&self) -> Vec<(Name<'a>, Field<'a>)> {
+    pub(in crate::config) fn unknown(&self) -> Vec<(Name<'a>, Field<'a>)> {
         let mut all = self.table.map(|table| entries(table, self.source)).unwrap_or_default();
         // The table has all keys, also those that are read only together with others.
         all.retain(|(name, _)| {
@@ -309,27 +312,10 @@ impl<'a> Field<'a> {
         Some(Section::new(title.into(), self.span.clone(), keys, Some(table?), self.source))
     }
 
-    /// Like `section`, but the value may also be `true`, an empty table, or `false`, which gives `Some(None)`.
-    #[expect(clippy::option_option, reason = "what is wrong is another case than false")]
-    pub(in crate::config) fn section_unless_false(
-        &self,
-        title: &str,
-        keys: &'static Table,
-        help: &str,
-    ) -> Option<Option<Section<'a>>> {
-        let table = self.value.as_table();
-        if table.is_none() && !self.is_boolean() {
-            self.mistyped("true, false or a table", help);
-            return None;
-        }
-        let is_on = table.is_some() || self.boolean()?;
-        Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), keys, table, self.source)))
-    }
-
     /// The name of the first table below a table.
     fn first_table(&self) -> Option<&'a str> {
         let entries = entries(self.value.as_table()?, self.source);
-        entries.iter().find(|(_, field)| field.is_table()).map(|(name, _)| name.text)
+        entries.iter().find(|(_, field)| field.value.is_table()).map(|(name, _)| name.text)
     }
 
     /// Whether the value of an unknown key is a section of the file, written below the title of another one.
@@ -343,7 +329,7 @@ impl<'a> Field<'a> {
         for (key, field) in &keys {
             let path = format!("{}.{}", name.text, key.text);
             let is_inline = || self.source.written(field.span.clone()).is_some_and(|value| value.starts_with('{'));
-            if field.is_table() && !is_inline() {
+            if field.value.is_table() && !is_inline() {
                 field.report_section(&Name { text: &path, span: key.span.clone() });
                 continue;
             }

@@ -35,11 +35,11 @@ pub(in crate::config) struct Source<'a> {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
-    at_start: RefCell<Vec<AtStart>>,
+    pub(in crate::config) at_start: RefCell<Vec<AtStart>>,
     /// The names of all sections of the text.
     pub(in crate::config) sections: Cell<&'static [&'static str]>,
     /// Places of secrets, which messages hide.
-    secrets: RefCell<Vec<Range<usize>>>,
+    pub(super) secrets: RefCell<Vec<Range<usize>>>,
     /// The addresses of listeners.
     bound: RefCell<Vec<(SocketAddr, Range<usize>)>>,
 }
@@ -73,11 +73,6 @@ impl<'a> Source<'a> {
         format!("on line {line}")
     }
 
-    pub(in crate::config) fn no_routes(&self) -> String {
-        let what = if self.texts.count() > 1 { "folder" } else { "file" };
-        format!("the {what} has no routes, so every request would be answered 404")
-    }
-
     /// Records a file that the text names.
     pub(in crate::config) fn record(&self, path: PathBuf) {
         self.files.borrow_mut().insert(path);
@@ -87,21 +82,9 @@ impl<'a> Source<'a> {
         self.files.borrow().clone()
     }
 
-    pub(in crate::config) fn at_start(&self, one: AtStart) {
-        self.at_start.borrow_mut().push(one);
-    }
-
-    pub(in crate::config) fn all_at_start(&self) -> Vec<AtStart> {
-        self.at_start.borrow().clone()
-    }
-
     /// Records the place of a secret, which no message shows.
     pub(in crate::config) fn hide(&self, span: Range<usize>) {
         self.secrets.borrow_mut().push(span);
-    }
-
-    pub(in crate::config) fn hides(&self, span: &Range<usize>) -> bool {
-        self.secrets.borrow().contains(span)
     }
 
     /// Records the address of a listener. Reports it if another listener has the port on this address, or if one of them has it on

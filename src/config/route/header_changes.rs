@@ -105,7 +105,7 @@ pub(in crate::config) fn table<'a, T>(
     title: &str,
     read: impl Fn(&HeaderName, Range<usize>, &Field<'a>) -> Option<T>,
 ) -> Option<Vec<(HeaderName, T)>> {
-    if !field.is_table() {
+    if !field.value.is_table() {
         let help = format!("write names and values in braces: {} = {{ \"x-beta\" = \"1\" }}", title.trim_matches('`'));
         field.mistyped("a table", help);
         return None;

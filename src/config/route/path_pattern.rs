@@ -29,6 +29,16 @@ pub enum Segment {
     Capture(String),
 }
 
+impl PathPattern {
+    /// The names of its captures.
+    pub(super) fn captures(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Capture(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
+        })
+    }
+}
+
 pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
     read(text).map_err(|wrong| if is_expression(text) { expression(text) } else { wrong })
 }
@@ -156,11 +166,7 @@ pub(super) fn check_sources<'a>(
     sources: impl Iterator<Item = &'a Source>,
     path: &PathPattern,
 ) {
-    let captured = path.segments.iter().filter_map(|segment| match segment {
-        Segment::Capture(name) => Some(name.as_str()),
-        Segment::Literal(_) => None,
-    });
-    let captured: Vec<&str> = captured.collect();
+    let captured: Vec<_> = path.captures().collect();
     for wanted in sources {
         if let Source::Descriptor(_) = wanted {
             let message = format!("`{owner}` needs `{wanted}`, which requests do not have");

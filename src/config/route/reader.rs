@@ -23,7 +23,7 @@ pub(in crate::config) fn read(
     server: &Server,
 ) -> Vec<Route> {
     let Some(field) = file.field(key) else { return Vec::new() };
-    if !field.is_list() {
+    if !field.value.is_array() {
         field.mistyped("a list of tables", "write [[routes]], with two brackets on each side, for each route");
         return Vec::new();
     }
@@ -210,7 +210,7 @@ fn host(text: &str) -> Result<Host, Wrong> {
 
 fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
     let list = field.list(&route::methods)?;
-    if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
+    if let Some(all) = list.iter().find(|field| field.value.is_str() && field.text() == Some("*")) {
         if list.len() > 1 {
             all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
             return None;

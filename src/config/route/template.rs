@@ -117,11 +117,7 @@ impl Placeholders {
     }
 
     fn unknown(self, name: &str, path: &PathPattern) -> Wrong {
-        let captures = path.segments.iter().filter_map(|segment| match segment {
-            Segment::Capture(name) => Some(name.as_str()),
-            Segment::Literal(_) => None,
-        });
-        let known: Vec<_> = captures.chain(self.built_in.iter().copied()).collect();
+        let known: Vec<_> = path.captures().chain(self.built_in.iter().copied()).collect();
         let help = match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean {{{near}}}?"),
             None => format!("allowed in braces: {}", either(&known)),

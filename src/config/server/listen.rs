@@ -7,7 +7,6 @@ use std::ops::Range;
 use super::keys as server;
 use crate::config::kinds::{flag, text};
 use crate::config::read::{Field, Section, Shape, Wrong, tables};
-use crate::config::report::quoted;
 use crate::config::values;
 use crate::net::Traffic;
 
@@ -46,7 +45,7 @@ tables! {
 pub(super) fn read(section: &Section<'_>, tls: Option<&Field<'_>>, has_others: bool) -> Vec<Listener> {
     let given = section.field(&server::listen);
     let is_given = given.is_some();
-    if let Some(field) = given.filter(|field| !has_others && field.is_list())
+    if let Some(field) = given.filter(|field| !has_others && field.value.is_array())
         && field.list(&server::listen).is_some_and(|list| list.is_empty())
     {
         let help = "add an address: [\"127.0.0.1:8080\"], or a [decisions] for a gateway that only decides";
@@ -67,11 +66,11 @@ pub(super) fn read(section: &Section<'_>, tls: Option<&Field<'_>>, has_others: b
 }
 
 fn listeners(field: &Field<'_>, has_tls: bool) -> Vec<(Listener, Range<usize>)> {
-    if field.is_list() {
+    if field.value.is_array() {
         let list = field.list(&server::listen).unwrap_or_default();
         return list.iter().filter_map(|field| listener(field, has_tls)).collect();
     }
-    if !field.is_text() && !field.is_table() {
+    if !field.value.is_str() && !field.value.is_table() {
         field.mistyped("an address or a list of addresses", "write the address and the port: \"127.0.0.1:8080\"");
         return Vec::new();
     }
@@ -80,7 +79,7 @@ fn listeners(field: &Field<'_>, has_tls: bool) -> Vec<(Listener, Range<usize>)> 
 
 /// An address, or a table with one. `has_tls` says whether there is a `[server.tls]`.
 fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)> {
-    if !field.is_table() {
+    if !field.value.is_table() {
         let address = field.parse(values::socket)?;
         return Some((Listener { address, tls: has_tls, traffic: Traffic::Requests }, field.span.clone()));
     }
@@ -97,13 +96,13 @@ fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)
 }
 
 pub(super) fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
-    if field.is_text() {
+    if field.value.is_str() {
         return field.parse(|text| match text {
             "auto" => Ok(MaxConnections::Auto),
-            _ => Err(Wrong::new(
-                format!("{} is not a number of connections", quoted(text)),
-                format!("allowed: \"auto\", or 1 to {MOST_CONNECTIONS} without quotes"),
-            )),
+            _ => {
+                let help = format!("allowed: \"auto\", or 1 to {MOST_CONNECTIONS} without quotes");
+                Err(Wrong::not(text, "a number of connections", help))
+            }
         });
     }
     let most = field.integer(1..=MOST_CONNECTIONS).and_then(|most| usize::try_from(most).ok());

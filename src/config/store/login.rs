@@ -1,10 +1,10 @@
 //! How the gateway speaks to servers of Valkey or Redis: as whom, with TLS or without, and which sentinels know the primary.
 
 use super::{addresses, keys};
+use crate::base::hidden::Hidden;
 use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Section, Wrong};
 use crate::config::report::quoted;
-use crate::config::secret::SecretText;
 use crate::config::upstream::{UpstreamTls, read_tls};
 
 /// Of sentinels for which none is given.
@@ -16,7 +16,7 @@ pub struct Login {
     /// Empty for the default user.
     pub username: String,
     /// Empty if there is none.
-    pub password: SecretText,
+    pub password: Hidden<String>,
     pub database: u16,
     pub tls: Option<Box<UpstreamTls>>,
     /// `host:port` of those that know the address of the primary; empty if the servers have addresses themselves.
@@ -51,7 +51,7 @@ pub(super) fn read(section: &Section<'_>, password: Option<String>, system: &Sys
     let tls = section.table(&keys::tls).zip(sentinels.clone().or_else(|| section.field(&keys::servers)));
     Login {
         username: username.unwrap_or_default(),
-        password: SecretText::new(password.unwrap_or_default()),
+        password: Hidden(password.unwrap_or_default()),
         database: section.read(&keys::database),
         tls: tls.and_then(|(section, servers)| read_tls(Some(&section), &servers, system)).map(Box::new),
         sentinels: sentinels

@@ -117,14 +117,10 @@ pub(super) fn retry(section: &Section<'_>) -> Retry {
 /// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`.
 pub(super) fn overload(name: &str, section: &Section<'_>) -> Overload {
     let max_in_flight = Some(section.read(&upstream::max_in_flight)).filter(|most| *most > 0);
-    let title = format!("[upstreams.{name}.adaptive]");
-    let help = format!("write adaptive = true, or {title} with `min` and `max` below");
-    let adaptive = section.read_as(&upstream::adaptive, |field| {
-        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.as_ref().map(adaptive_bounds))
-    });
+    let adaptive = section.table_unless_false(&upstream::adaptive, "`min` and `max`").as_ref().map(adaptive_bounds);
     let (max_waiting, max_wait) = (section.read(&upstream::max_waiting), section.read(&upstream::max_wait));
     if adaptive.is_some() && max_in_flight.is_some() {
-        let help = format!("keep one of them; {title} has a `max`");
+        let help = format!("keep one of them; [upstreams.{name}.adaptive] has a `max`");
         section.refuse(&[upstream::max_in_flight.name], "has no effect with `adaptive`", &help);
     }
     if max_in_flight.is_none() && adaptive.is_none() {
@@ -170,22 +166,15 @@ fn check_path(text: &str) -> Result<String, Wrong> {
 }
 
 /// `None` if servers are never ejected.
-pub(super) fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
-    let title = format!("[upstreams.{name}.eject]");
-    let help = format!("write eject = false, or {title} with `failures` and the like below");
-    section.read_as(&upstream::eject, |field| {
-        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.as_ref().map(ejection_rules))
-    })
-}
-
-fn ejection_rules(section: &Section<'_>) -> Ejection {
+pub(super) fn ejection(upstream: &Section<'_>) -> Option<Ejection> {
+    let section = upstream.table_unless_false(&upstream::eject, "`failures` and the like")?;
     let first = section.read(&eject::r#for);
     let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));
     if longest < first {
         let help = "make it at least as long: an ejection lasts `for` at first";
         section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
     }
-    Ejection { failures: section.read(&eject::failures), statuses: section.read(&eject::status), first, longest }
+    Some(Ejection { failures: section.read(&eject::failures), statuses: section.read(&eject::status), first, longest })
 }
 
 #[cfg(test)]

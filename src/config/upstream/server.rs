@@ -9,13 +9,14 @@ use rustls::pki_types::ServerName;
 use crate::config::kinds::{number, text};
 use crate::config::pem_files::SystemAuthorities;
 use crate::config::read::{Field, Section, Wrong, tables};
-use crate::config::report::quoted;
 use crate::config::tls::{CertificateFiles, certificate_files};
 use crate::config::values::authority;
 use crate::net::tls::{ConnectorTls, Identity};
 
 /// In bytes, on every system (`sun_path` without its final zero).
 const LONGEST_SOCKET_PATH: usize = 103;
+/// For messages.
+const CERTIFIED: &str = "a name that a certificate can have";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamServer {
@@ -53,10 +54,10 @@ tables! {
 }
 
 pub(super) fn read(field: &Field<'_>) -> Option<UpstreamServer> {
-    if field.is_text() {
+    if field.value.is_str() {
         return Some(UpstreamServer { address: field.hiding_query().parse(address)?, weight: 1 });
     }
-    if !field.is_table() {
+    if !field.value.is_table() {
         field.mistyped("a URL or a table", "write \"http://host:port\" or { url = \"http://host:port\", weight = 2 }");
         return None;
     }
@@ -71,30 +72,23 @@ fn address(text: &str) -> Result<Address, Wrong> {
     if let Some(name) = text.strip_prefix("builtin:") {
         return match name {
             "echo" => Ok(Address::Echo),
-            _ => Err(Wrong::new(
-                format!("{} is not a server", quoted(text)),
-                "the only built-in server is `builtin:echo`",
-            )),
+            _ => Err(Wrong::not(text, "a server", "the only built-in server is `builtin:echo`")),
         };
     }
     if let Some(path) = text.strip_prefix("unix:") {
         return unix(path).map(Address::Unix).map_err(|wrong| wrong.at(text.len() - path.len()..text.len()));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
-        let message = format!("{} is not a server: it has no scheme", quoted(text));
         let help = match authority(text, 80) {
             Ok(_) => format!("did you mean \"http://{text}\"?"),
             Err(_) => "a server is \"http://host:port\" or \"https://host:port\"".to_owned(),
         };
-        return Err(Wrong::new(message, help));
+        return Err(Wrong::not(text, "a server: it has no scheme", help));
     };
     let default_port = match scheme {
         "http" => 80,
         "https" => 443,
-        _ => {
-            let message = format!("{} is not a scheme for servers", quoted(scheme));
-            return Err(Wrong::new(message, "allowed: `http` or `https`"));
-        }
+        _ => return Err(Wrong::not(scheme, "a scheme for servers", "allowed: `http` or `https`")),
     };
     let start = text.len() - rest.len();
     let place = |at: usize| start + at..text.len();
@@ -115,17 +109,15 @@ fn address(text: &str) -> Result<Address, Wrong> {
     }
     let (host, port) = authority(rest, default_port).map_err(|wrong| wrong.at(place(0)))?;
     let name = (scheme == "https").then(|| ServerName::try_from(host.clone()));
-    let tls = name.transpose().map_err(|_| {
-        let message = format!("{} is not a name that a certificate can have", quoted(&host));
-        Wrong::new(message, "no part of a name begins or ends with `-`").at(place(0))
-    })?;
+    let help = "no part of a name begins or ends with `-`";
+    let tls = name.transpose().map_err(|_| Wrong::not(&host, CERTIFIED, help).at(place(0)))?;
     Ok(Address::Http { host, port, authority: rest.to_owned(), tls })
 }
 
 fn unix(path: &str) -> Result<PathBuf, Wrong> {
     let help = "write its absolute path, like \"unix:/run/app.sock\"";
     if path.starts_with("//") || !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
-        return Err(Wrong::new(format!("{} is not the path of a socket", quoted(path)), help));
+        return Err(Wrong::not(path, "the path of a socket", help));
     }
     if path.len() > LONGEST_SOCKET_PATH {
         let message =
@@ -192,10 +184,8 @@ fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
 }
 
 fn server_name(text: &str) -> Result<ServerName<'static>, Wrong> {
-    ServerName::try_from(text.to_owned()).map_err(|_| {
-        let help = "it is a name or an address without a port, like \"api.internal\" or \"10.0.1.1\"";
-        Wrong::new(format!("{} is not a name that a certificate can have", quoted(text)), help)
-    })
+    let help = "it is a name or an address without a port, like \"api.internal\" or \"10.0.1.1\"";
+    ServerName::try_from(text.to_owned()).map_err(|_| Wrong::not(text, CERTIFIED, help))
 }
 
 #[cfg(test)]

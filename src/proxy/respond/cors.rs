@@ -4,7 +4,7 @@
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    AsHeaderName, DATE, ORIGIN, VARY, WWW_AUTHENTICATE,
+    DATE, ORIGIN, VARY, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
@@ -104,8 +104,8 @@ impl CorsPolicy {
         if self.allows_all() {
             return Some(ANY);
         }
-        let origin = only(request, ORIGIN)?;
-        let text = origin.to_str().ok()?;
+        let [origin] = header_list::single_lines(request, [&ORIGIN]);
+        let (origin, text) = (origin?, origin?.to_str().ok()?);
         self.origins.iter().any(|pattern| pattern.matches(text)).then(|| origin.clone())
     }
 
@@ -138,16 +138,11 @@ impl CorsHeaders<'_> {
     }
 }
 
-/// The value of a header that occurs exactly once.
-fn only(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    values.next().filter(|_| values.next().is_none())
-}
-
 /// The headers that a preflight asks for, if all of them are valid names.
 fn asked_headers(request: &HeaderMap) -> Option<&HeaderValue> {
     let mut names = header_list::members(request, &ACCESS_CONTROL_REQUEST_HEADERS);
-    only(request, ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| names.all(|name| HeaderName::from_bytes(name).is_ok()))
+    let [asked] = header_list::single_lines(request, [&ACCESS_CONTROL_REQUEST_HEADERS]);
+    asked.filter(|_| names.all(|name| HeaderName::from_bytes(name).is_ok()))
 }
 
 fn varies_by_origin(headers: &HeaderMap) -> bool {

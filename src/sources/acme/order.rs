@@ -76,7 +76,7 @@ async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Acco
     let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
     let contact: Vec<_> = email.iter().map(String::as_str).collect();
     let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-    let bound_to = acme.external_account.as_ref().map(|known| ExternalAccountKey::new(known.id.clone(), &known.key));
+    let bound_to = acme.external_account.as_ref().map(|known| ExternalAccountKey::new(known.id.clone(), &known.key.0));
     let (account, credentials) = builder
         .create(&new, acme.directory.whole(), bound_to.as_ref())
         .await

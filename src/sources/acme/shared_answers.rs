@@ -16,7 +16,8 @@ use tokio::task::spawn_blocking;
 
 use super::folder::Folder;
 use crate::base::clock;
-use crate::config::{ChallengeSecret, SharedStore};
+use crate::base::hidden::Hidden;
+use crate::config::SharedStore;
 use crate::store::shared::Notes;
 
 /// How long a note is valid if the gateway crashes: a little longer than an order takes.
@@ -53,12 +54,12 @@ struct Trusted<'a> {
 #[derive(Debug)]
 pub(super) struct SharedAnswers {
     notes: Notes,
-    secret: Option<ChallengeSecret>,
+    secret: Option<Hidden<[u8; 32]>>,
     folder: Arc<Folder>,
 }
 
 impl SharedAnswers {
-    pub(super) fn new(store: &SharedStore, secret: Option<ChallengeSecret>, folder: Folder) -> Self {
+    pub(super) fn new(store: &SharedStore, secret: Option<Hidden<[u8; 32]>>, folder: Folder) -> Self {
         Self { notes: Notes::new(store), secret, folder: Arc::new(folder) }
     }
 
@@ -66,13 +67,13 @@ impl SharedAnswers {
     /// so they need no claim.
     pub(super) async fn is_claimed(&self, name: &str, ids: &OrderIds) -> io::Result<bool> {
         let Some(secret) = &self.secret else { return Ok(false) };
-        Ok(self.holder(name, &secret.key(), ids).await? == Holder::Other)
+        Ok(self.holder(name, &secret.0, ids).await? == Holder::Other)
     }
 
     /// Claims the note of this name. `false` if another gateway is ordering a certificate for it.
     pub(super) async fn claim(&self, name: &str, ids: &OrderIds) -> io::Result<bool> {
         let Some(secret) = &self.secret else { return Ok(true) };
-        let key = secret.key();
+        let key = secret.0;
         let until = now().saturating_add(LIFETIME.as_secs());
         let claim = signed(&key, name, until, &Trusted { text: CLAIM, id: &ids.new });
         if self.notes.claim(name, &claim, LIFETIME).await? {
@@ -127,7 +128,7 @@ impl SharedAnswers {
 
     async fn key(&self) -> io::Result<Option<[u8; 32]>> {
         if let Some(secret) = &self.secret {
-            return Ok(Some(secret.key()));
+            return Ok(Some(secret.0));
         }
         let folder = self.folder.clone();
         let account = spawn_blocking(move || folder.account()).await.map_err(io::Error::other)??;

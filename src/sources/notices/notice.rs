@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::base::fingerprint::Fingerprint;
 use crate::base::hex;
+use crate::base::hidden::Hidden;
 use crate::base::share::WHOLE;
-use crate::config::SecretText;
 use crate::limit::{Limit, Reached};
 
 pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("x-gateway-signature");
@@ -86,8 +86,8 @@ impl Notice {
 }
 
 /// `sha256=` and the HMAC of the body.
-pub(super) fn signature(secret: &SecretText, body: &[u8]) -> Option<HeaderValue> {
-    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.text().as_bytes()), body);
+pub(super) fn signature(secret: &Hidden<String>, body: &[u8]) -> Option<HeaderValue> {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.0.as_bytes()), body);
     HeaderValue::try_from(format!("sha256={}", hex::text(tag.as_ref()))).ok()
 }
 
@@ -140,7 +140,7 @@ mod tests {
     /// The example of RFC 4231, section 4.3.
     #[test]
     fn the_signature_is_hmac_sha256() {
-        let signed = signature(&SecretText::new("Jefe".to_owned()), b"what do ya want for nothing?").unwrap();
+        let signed = signature(&Hidden("Jefe".to_owned()), b"what do ya want for nothing?").unwrap();
         let tag = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(signed.to_str().unwrap(), format!("sha256={tag}"));
     }

@@ -50,7 +50,7 @@ async fn ask(socket: &mut Socket, commands: &[Vec<&str>], is_cluster: bool) -> R
 
 fn introduction(login: &Login) -> Vec<Vec<&str>> {
     let username = if login.username.is_empty() { "default" } else { &login.username };
-    let mut commands = vec![match login.password.text() {
+    let mut commands = vec![match &*login.password.0 {
         "" => vec!["HELLO", "3"],
         password => vec!["HELLO", "3", "AUTH", username, password],
     }];
@@ -91,7 +91,7 @@ fn answered(input: &[u8], commands: &[Vec<&str>], is_cluster: bool) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SecretText;
+    use crate::base::hidden::Hidden;
 
     /// The outcome of these answers to all commands, or to the first ones alone.
     fn after(commands: &[Vec<&str>], is_cluster: bool, input: &[u8]) -> Result<bool, String> {
@@ -112,7 +112,7 @@ mod tests {
     fn the_password_is_said_if_there_is_one() {
         let said = |login: &Login| introduction(login)[0].join(" ");
         assert_eq!(said(&Login::default()), "HELLO 3");
-        let login = Login { password: SecretText::new("secret".to_owned()), ..Login::default() };
+        let login = Login { password: Hidden("secret".to_owned()), ..Login::default() };
         assert_eq!(said(&login), "HELLO 3 AUTH default secret");
         assert_eq!(said(&Login { username: "gw".to_owned(), ..login }), "HELLO 3 AUTH gw secret");
     }
