@@ -109,11 +109,7 @@ impl Gatekeeper {
 
     pub(super) fn family(&self) -> MetricFamily {
         let count = |reason: Reason| counter(self.refused[reason as usize].get(), &[("reason", reason.name())]);
-        counters(
-            "gateway_admin_refused_total",
-            "Requests to the admin listener that were refused.",
-            Reason::ALL.map(count),
-        )
+        counters("gateway_admin_refused_total", Reason::ALL.map(count))
     }
 }
 
