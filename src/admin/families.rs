@@ -23,6 +23,15 @@ pub(super) fn counters(name: &str, metrics: impl IntoIterator<Item = Metric>) ->
     family(name, MetricType::COUNTER, metrics)
 }
 
+/// One counter for each value of this label.
+pub(super) fn counted_by<'a>(
+    name: &str,
+    label: &str,
+    counts: impl IntoIterator<Item = (&'a str, u64)>,
+) -> MetricFamily {
+    counters(name, counts.into_iter().map(|(value, count)| counter(count, &[(label, value)])))
+}
+
 pub(super) fn gauges(name: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
     family(name, MetricType::GAUGE, metrics)
 }

@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{counter, counters, gauged, gauges, whole};
+use super::families::{counted_by, gauged, gauges, whole};
 use crate::base::clock::Time;
 
 /// The state of a source that is a server.
@@ -61,7 +61,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];
     let seconds = |time: Option<Time>| whole(time.map_or(0, Time::seconds));
     vec![
-        counters("gateway_config_fetches_total", fetches.map(|(result, count)| counter(count, &[("result", result)]))),
+        counted_by("gateway_config_fetches_total", "result", fetches),
         gauges("gateway_config_last_fetch_timestamp_seconds", [seconds(last_fetch)]),
         gauged("gateway_config_copy_in_force", usize::from(copy_saved.is_some())),
         gauges("gateway_config_copy_timestamp_seconds", [seconds(copy_saved)]),

@@ -96,7 +96,8 @@ fn labelled(upstream: &Upstream) -> Vec<Labelled> {
         let address = endpoint.to_string();
         let count = known.entry(address.clone()).and_modify(|count| *count += 1).or_insert(1);
         let server = if *count == 1 { address } else { format!("{address} #{count}") };
-        Labelled::new(upstream, server, &endpoint, status)
+        let (most, latencies) = (upstream.most_in_flight(&endpoint), endpoint.latencies());
+        Labelled { upstream: upstream.config.name.clone(), server, most, status, latencies }
     };
     upstream.status().into_iter().map(label).collect()
 }
@@ -110,11 +111,6 @@ struct Labelled {
 }
 
 impl Labelled {
-    fn new(upstream: &Upstream, server: String, endpoint: &Endpoint, status: EndpointStatus) -> Self {
-        let most = upstream.most_in_flight(endpoint);
-        Self { upstream: upstream.config.name.clone(), server, most, status, latencies: endpoint.latencies() }
-    }
-
     fn labels(&self) -> [(&str, &str); 2] {
         [("upstream", &self.upstream), ("server", &self.server)]
     }

@@ -3,7 +3,7 @@
 use prometheus::proto::MetricFamily;
 
 use super::super::View;
-use super::super::families::{counted, counter, counters, gauge, gauged, gauges};
+use super::super::families::{counted, counted_by, gauge, gauged, gauges};
 use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
@@ -31,10 +31,9 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
 }
 
 fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
-    let by_error = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
-        counters("gateway_http2_connection_errors_total", errors.connections.by_name().map(by_error)),
-        counters("gateway_http2_stream_errors_total", errors.streams.by_name().map(by_error)),
+        counted_by("gateway_http2_connection_errors_total", "error", errors.connections.by_name()),
+        counted_by("gateway_http2_stream_errors_total", "error", errors.streams.by_name()),
         counted("gateway_http2_requests_refused_total", errors.refused_requests.get()),
     ]
 }
@@ -47,10 +46,7 @@ fn tls(view: &View) -> [MetricFamily; 2] {
         gauge(seconds, &[("certificate", &identity.file)])
     };
     [
-        counters(
-            "gateway_tls_handshakes_total",
-            [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
-        ),
+        counted_by("gateway_tls_handshakes_total", "result", [("ok", shaken), ("failed", failed)]),
         gauges("gateway_tls_certificate_expiry_timestamp_seconds", config.identities().into_iter().map(expiry)),
     ]
 }

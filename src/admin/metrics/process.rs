@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 
 use super::super::View;
 use super::super::dashboard::{ReloadNumbers, State};
-use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
+use super::super::families::{counted, counted_by, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     own(view).into_iter().chain(system()).collect()
@@ -15,18 +15,16 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 fn own(view: &View) -> [MetricFamily; 10] {
     let (reloads, certificates) = (view.reloads_so_far.numbers(), view.certificate_reloads.numbers());
-    let results = |numbers: &ReloadNumbers| {
-        [counter(numbers.ok, &[("result", "ok")]), counter(numbers.refused, &[("result", "refused")])]
-    };
+    let results = |numbers: &ReloadNumbers| [("ok", numbers.ok), ("refused", numbers.refused)];
     [
         gauges("gateway_build_info", [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])]),
         gauged("gateway_ready", usize::from(view.unready().is_none())),
         gauged("gateway_draining", usize::from(view.state() != State::Ready)),
         gauged("gateway_workers", view.shared.workers),
-        counters("gateway_config_reloads_total", results(&reloads)),
+        counted_by("gateway_config_reloads_total", "result", results(&reloads)),
         gauged("gateway_config_last_reload_successful", usize::from(reloads.current)),
         gauges("gateway_config_last_success_timestamp_seconds", [whole(view.reloads_so_far.last_success().seconds())]),
-        counters("gateway_tls_certificate_reloads_total", results(&certificates)),
+        counted_by("gateway_tls_certificate_reloads_total", "result", results(&certificates)),
         gauged("gateway_tls_certificate_last_reload_successful", usize::from(certificates.current)),
         counted("gateway_log_dropped_total", view.dropped_lines.count()),
     ]

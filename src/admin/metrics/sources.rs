@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
+use super::super::families::{counted_by, counter, counters, gauge, gauges, histogram, histograms, whole};
 use crate::base::clock;
 use crate::base::jwt::Rejection;
-use crate::base::metrics::{Counter, SharedCounter};
+use crate::base::metrics::Counter;
 use crate::base::spans::SpanCounts;
 use crate::proxy::snapshot::SharedState;
 use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
@@ -107,14 +107,14 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
 }
 
 fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
-    let orders = acme.orders().map(|(result, count)| counter(count, &[("result", result)]));
     let Challenges { answered, unknown, .. } = &**acme.challenges();
     [
-        counters("gateway_acme_orders_total", orders),
+        counted_by("gateway_acme_orders_total", "result", acme.orders()),
         gauges("gateway_acme_overdue_seconds", [whole(acme.overdue(clock::now()).as_secs())]),
-        counters(
+        counted_by(
             "gateway_acme_challenges_total",
-            [counter(answered.get(), &[("result", "answered")]), counter(unknown.get(), &[("result", "unknown")])],
+            "result",
+            [("answered", answered.get()), ("unknown", unknown.get())],
         ),
     ]
 }
@@ -122,22 +122,15 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 fn spans(shared: &SharedState) -> MetricFamily {
     let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters.counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
-    counters("gateway_spans_total", results.map(|(result, count)| counter(count.get(), &[("result", result)])))
+    counted_by("gateway_spans_total", "result", results.map(|(result, count)| (result, count.get())))
 }
 
 fn notices(shared: &SharedState) -> [MetricFamily; 3] {
     let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices.counts();
-    let each =
-        |(name, value): (&'static str, &'static str), count: &SharedCounter| counter(count.get(), &[(name, value)]);
+    let dropped = [("full", full.get()), ("expired", expired.get()), ("ended", ended.get())];
     [
-        counters(
-            "gateway_notices_total",
-            [each(("result", "delivered"), delivered), each(("result", "failed"), failed)],
-        ),
-        counters(
-            "gateway_notices_dropped_total",
-            [each(("reason", "full"), full), each(("reason", "expired"), expired), each(("reason", "ended"), ended)],
-        ),
+        counted_by("gateway_notices_total", "result", [("delivered", delivered.get()), ("failed", failed.get())]),
+        counted_by("gateway_notices_dropped_total", "reason", dropped),
         gauges("gateway_notices_waiting", [whole(shared.notices.waiting() as u64)]),
     ]
 }
