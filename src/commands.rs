@@ -10,7 +10,7 @@ mod source;
 mod told_request;
 
 use std::ffi::OsString;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -174,7 +174,7 @@ fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {
             // The log writes the error, so the process ends even if nobody reads standard error any more.
-            logging.write(&format!("{}\n", in_full(&error)));
+            logging.write(&format!("error: {error}\n"));
             ExitCode::FAILURE
         }
     })
@@ -201,17 +201,6 @@ fn simulated(config: &Config, asked: &simulate::Arguments) -> Result<ExitCode, F
     }
     problems.iter().for_each(|problem| complain(&format!("error: {problem}")));
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = format!("error: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// The manual and the completions are made from this description.

@@ -15,10 +15,10 @@ mod stores;
 mod summary;
 mod workers;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -52,27 +52,24 @@ pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
 use workers::Plan;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    #[error("cannot listen on {0}: another process listens on it")]
+    InUse(String),
+    #[error("cannot listen on {0}: {1}")]
     Bind(String, io::Error),
+    #[error("cannot start: {0}")]
     System(io::Error),
+    #[error("a worker ended: {0}")]
     Worker(io::Error),
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {address}: another process listens on it")
-            }
-            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
-            Self::System(error) => write!(f, "cannot start: {error}"),
-            Self::Worker(error) => write!(f, "a worker ended: {error}"),
-        }
+impl StartError {
+    fn bind(address: &impl ToString, error: io::Error) -> Self {
+        let address = address.to_string();
+        if error.kind() == io::ErrorKind::AddrInUse { Self::InUse(address) } else { Self::Bind(address, error) }
     }
 }
-
-impl std::error::Error for StartError {}
 
 impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
@@ -167,7 +164,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote.keep();
         remote.applied();
     }
-    let polls = Polls::new(source.remote().map(|remote| remote.every), instead_of.map(ReloadError::from));
+    let polls = Polls::new(instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: source.to_string(),
         remote: source.status(),
