@@ -23,7 +23,7 @@ use crate::admin::describe;
 use crate::base::clock;
 use crate::base::threads::Background;
 use crate::config::{self, Config, Problems};
-use crate::process::{self, ConfigSource, Loaded, NoStart, Prepared, Start, Stopped};
+use crate::process::{self, ConfigSource, NoStart, Prepared, Start, Stopped};
 use crate::proxy::log;
 use crate::sources::acme;
 
@@ -44,11 +44,6 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 /// Reads the configuration. The command always ends: a mounted file system that does not answer is an error.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
     loaded(source, ConfigSource::load)
-}
-
-/// Like [`load`], for the start of the gateway: the last good copy will do.
-fn load_first(source: &ConfigSource) -> Result<Loaded, NoStart> {
-    loaded(source, ConfigSource::load_first)
 }
 
 fn loaded<T: Send + 'static, E: From<Problems> + Send + 'static>(
@@ -122,7 +117,7 @@ fn try_run(Cli { config, options, command }: Cli) -> Result<ExitCode, Failure> {
             let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
             // If the source is away, a supervisor may try again.
             let no_start = |NoStart { text, is_away }| Failure { text, code: if is_away { FAILED } else { INVALID } };
-            let loaded = load_first(&source).map_err(no_start)?;
+            let loaded = loaded(&source, ConfigSource::load_first).map_err(no_start)?;
             serve(prepared, Start { source, loaded, read_since, watch: options.watch, state: source::state(&options) })
         }
     }

@@ -17,17 +17,13 @@ pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
 
 fn describe(upstream: &Upstream) -> UpstreamNumbers {
     let retries = upstream.retries();
-    let servers: Vec<_> = upstream
-        .status()
-        .iter()
-        .map(|(endpoint, weight, status)| server(upstream, endpoint, *weight, status))
-        .collect();
+    let servers = upstream.status().into_iter();
     UpstreamNumbers {
         name: upstream.config.name.clone(),
         retries: retries.sent,
         retries_over_budget: retries.refused,
         waiting: upstream.waiting(),
-        servers,
+        servers: servers.map(|(endpoint, weight, status)| server(upstream, &endpoint, weight, &status)).collect(),
     }
 }
 
