@@ -166,7 +166,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let polls = Polls::new(instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: source.to_string(),
-        remote: source.status(),
+        remote: source.remote().map(|remote| remote.status.clone()),
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway,
