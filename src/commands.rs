@@ -10,7 +10,7 @@ mod source;
 mod told_request;
 
 use std::ffi::OsString;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::admin::describe;
 use crate::base::clock;
 use crate::base::threads::Background;
 use crate::config::{self, Config, Problems};
-use crate::process::{self, ConfigSource, Loaded, NoStart, Prepared, Start, Stopped};
+use crate::process::{self, ConfigSource, NoStart, Prepared, Start, Stopped};
 use crate::proxy::log;
 use crate::sources::acme;
 
@@ -44,11 +44,6 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 /// Reads the configuration. The command always ends: a mounted file system that does not answer is an error.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
     loaded(source, ConfigSource::load)
-}
-
-/// Like [`load`], for the start of the gateway: the last good copy will do.
-fn load_first(source: &ConfigSource) -> Result<Loaded, NoStart> {
-    loaded(source, ConfigSource::load_first)
 }
 
 fn loaded<T: Send + 'static, E: From<Problems> + Send + 'static>(
@@ -122,7 +117,7 @@ fn try_run(Cli { config, options, command }: Cli) -> Result<ExitCode, Failure> {
             let prepared = Prepared::new().map_err(|error| Failure::other(format!("cannot start: {error}")))?;
             // If the source is away, a supervisor may try again.
             let no_start = |NoStart { text, is_away }| Failure { text, code: if is_away { FAILED } else { INVALID } };
-            let loaded = load_first(&source).map_err(no_start)?;
+            let loaded = loaded(&source, ConfigSource::load_first).map_err(no_start)?;
             serve(prepared, Start { source, loaded, read_since, watch: options.watch, state: source::state(&options) })
         }
     }
@@ -174,7 +169,7 @@ fn serve(prepared: Prepared, start: Start) -> Result<ExitCode, Failure> {
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {
             // The log writes the error, so the process ends even if nobody reads standard error any more.
-            logging.write(&format!("{}\n", in_full(&error)));
+            logging.write(&format!("error: {error}\n"));
             ExitCode::FAILURE
         }
     })
@@ -201,17 +196,6 @@ fn simulated(config: &Config, asked: &simulate::Arguments) -> Result<ExitCode, F
     }
     problems.iter().for_each(|problem| complain(&format!("error: {problem}")));
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = format!("error: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// The manual and the completions are made from this description.

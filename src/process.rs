@@ -12,13 +12,12 @@ mod service_manager;
 mod signals;
 mod source;
 mod stores;
-mod summary;
 mod workers;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -30,7 +29,7 @@ use crate::base::clock::{self, Time};
 use crate::base::key_mask::KeyMask;
 use crate::base::metrics::PerWorker;
 use crate::base::threads::local_runtime;
-use crate::config::{Config, ReloadError};
+use crate::config::{Config, Limit, ReloadError, Upstream};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
@@ -52,27 +51,24 @@ pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
 use workers::Plan;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    #[error("cannot listen on {0}: another process listens on it")]
+    InUse(String),
+    #[error("cannot listen on {0}: {1}")]
     Bind(String, io::Error),
+    #[error("cannot start: {0}")]
     System(io::Error),
+    #[error("a worker ended: {0}")]
     Worker(io::Error),
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {address}: another process listens on it")
-            }
-            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
-            Self::System(error) => write!(f, "cannot start: {error}"),
-            Self::Worker(error) => write!(f, "a worker ended: {error}"),
-        }
+impl StartError {
+    fn bind(address: &impl ToString, error: io::Error) -> Self {
+        let address = address.to_string();
+        if error.kind() == io::ErrorKind::AddrInUse { Self::InUse(address) } else { Self::Bind(address, error) }
     }
 }
-
-impl std::error::Error for StartError {}
 
 impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
@@ -141,7 +137,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let (mut listeners, changes) = Listeners::new(workers, InheritedSockets::of_process()?);
     let plan = listeners.open.plan(None, &config)?;
     listeners.apply(plan);
-    summary::log(&config);
+    log_summary(&config);
     let shared = Arc::new(SharedState::new(workers, upstream_connections));
     let key_mask = Arc::new(KeyMask::new().map_err(io::Error::other)?);
     shared.notices.mask_by(key_mask.clone());
@@ -167,10 +163,10 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote.keep();
         remote.applied();
     }
-    let polls = Polls::new(source.remote().map(|remote| remote.every), instead_of.map(ReloadError::from));
+    let polls = Polls::new(instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: source.to_string(),
-        remote: source.status(),
+        remote: source.remote().map(|remote| remote.status.clone()),
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway,
@@ -243,4 +239,65 @@ fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) 
     let upstream_connections = all.saturating_sub(kinds * max_connections);
     tracing::info!(max_connections, upstream_connections, file_handles, "connection limits");
     (limits, upstream_connections)
+}
+
+/// Further upstreams and limits are only counted.
+const MOST_NAMED: usize = 5;
+
+/// Logs what the gateway forwards to, and which limits hold.
+fn log_summary(config: &Config) {
+    let upstreams = listed(&config.upstreams, upstream);
+    tracing::info!(routes = config.routes.len(), upstreams, "forwarding");
+    let (limits, warnings) = (listed(&config.limits, limit), config.warnings.located().count());
+    tracing::info!(limits, store = config.store.kind(), warnings, "limiting");
+}
+
+/// The texts of the first items, and how many more there are.
+fn listed<T>(all: &[T], text: fn(&T) -> String) -> String {
+    let mut texts: Vec<_> = all.iter().take(MOST_NAMED).map(text).collect();
+    if all.len() > MOST_NAMED {
+        texts.push(format!("{} more", all.len() - MOST_NAMED));
+    }
+    if texts.is_empty() { "none".to_owned() } else { texts.join("; ") }
+}
+
+fn upstream(Upstream { name, servers, .. }: &Upstream) -> String {
+    match &servers[..] {
+        [] => name.clone(),
+        [one] => format!("{name} ({})", one.address),
+        [first, others @ ..] => format!("{name} ({} and {} more)", first.address, others.len()),
+    }
+}
+
+fn limit(limit: &Limit) -> String {
+    let rates: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
+    let concurrency = limit.max_in_flight.map(|most| format!("{most} in flight"));
+    let what: Vec<_> = rates.into_iter().chain(concurrency).collect();
+    format!("{}: {} by {}", limit.name, what.join(", "), limit.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn texts(text: &str) -> [String; 2] {
+        let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+        [listed(&config.upstreams, upstream), listed(&config.limits, limit)]
+    }
+
+    #[test]
+    fn it_names_upstreams_and_limits() {
+        let one = "[upstreams.up]\nservers = [\"http://10.0.0.1:9000\", \"http://10.0.0.2:9000\"]\n\
+                   [limits.l]\nkey = \"client-ip\"\nrates = [\"10/s\", \"3000/10m\"]\nmax_in_flight = 3\n\
+                   [[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+        let expected = ["up (http://10.0.0.1:9000 and 1 more)", "l: 10/s, 3000/10m, 3 in flight by client-ip"];
+        assert_eq!(texts(one), expected);
+        let route = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+        assert_eq!(texts(route), ["none", "none"]);
+        let many = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| format!("[limits.l{n}]\nkey = \"client-ip\"\nrates = [\"1/s\"]\n"));
+        assert!(texts(&(many.concat() + route))[1].ends_with("l4: 1/s by client-ip; 3 more"));
+    }
 }

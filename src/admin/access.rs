@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use prometheus::proto::MetricFamily;
 use tokio::time::sleep;
 
-use super::families::{counter, counters};
+use super::families::counted_by;
 use super::guesses::{Guesses, Peer};
 use crate::base::clock;
 use crate::base::metrics::Counter;
@@ -108,12 +108,8 @@ impl Gatekeeper {
     }
 
     pub(super) fn family(&self) -> MetricFamily {
-        let count = |reason: Reason| counter(self.refused[reason as usize].get(), &[("reason", reason.name())]);
-        counters(
-            "gateway_admin_refused_total",
-            "Requests to the admin listener that were refused.",
-            Reason::ALL.map(count),
-        )
+        let count = |reason: Reason| (reason.name(), self.refused[reason as usize].get());
+        counted_by("gateway_admin_refused_total", "reason", Reason::ALL.map(count))
     }
 }
 

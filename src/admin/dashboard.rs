@@ -1,4 +1,5 @@
-//! The numbers of the dashboard as JSON: what `/api/events` and `/api/limits` send, and what `gateway top` reads.
+//! The numbers of the dashboard as JSON: what `/api/events` and `/api/limits` send, and what `gateway top` reads. What a field means
+//! is in docs/openapi.json, and here only if that does not say it.
 //!
 //! Counters are totals since the start of the gateway; those of a store are totals since a configuration put it in force.
 //! Readers compute rates from differences, so a missed reading does no harm.
@@ -10,24 +11,17 @@ use serde::{Deserialize, Serialize};
 /// The event `numbers`: the present state of the gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// In milliseconds since 1970.
     pub time_ms: u64,
     pub version: String,
-    /// In seconds since 1970.
     pub started: u64,
     pub uptime_seconds: u64,
     pub state: State,
-    /// Requests that have ended, by outcome.
     pub requests: BTreeMap<String, u64>,
     /// The durations of requests that an upstream answered.
     pub forwarded_seconds: Durations,
-    /// Requests that wait for room under a limit.
     pub held: usize,
-    /// The minute in progress, since 1970.
     pub minute: u64,
-    /// Those that refused most in the last hour come first.
     pub limits: Vec<LimitNumbers>,
-    /// Those with the most requests.
     pub routes: Vec<RouteNumbers>,
     /// `None` while a reload changes the store.
     pub store: Option<StoreNumbers>,
@@ -35,9 +29,7 @@ pub struct Numbers {
     pub upstreams: Vec<UpstreamNumbers>,
     pub connections: ConnectionNumbers,
     pub reloads: ReloadNumbers,
-    /// Reloads of the certificates alone, because their files changed.
     pub certificates: ReloadNumbers,
-    /// Those that expire first.
     pub expiries: Vec<Certificate>,
 }
 
@@ -53,10 +45,7 @@ pub enum State {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Durations {
-    /// In seconds, rising.
     pub bounds: Vec<f64>,
-    /// For each bound: the number of durations up to this bound and above the previous one. The last number counts those
-    /// above all bounds.
     pub counts: Vec<u64>,
 }
 
@@ -94,13 +83,11 @@ pub enum StoreNumbers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryNumbers {
     pub keys: usize,
-    /// The most that may have counters.
     pub max_keys: usize,
     pub bytes: usize,
     pub max_bytes: usize,
     /// How many keys the store evicted although they were in use.
     pub evictions: u64,
-    /// How many gateways share the rates of the limits.
     pub gateways: u64,
 }
 
@@ -171,18 +158,14 @@ pub struct ConnectionNumbers {
 pub struct ReloadNumbers {
     pub ok: u64,
     pub refused: u64,
-    /// Whether the newest files are in force.
     pub current: bool,
-    /// The latest first.
     pub recent: Vec<EndedReload>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedReload {
-    /// In seconds since 1970.
     pub time: u64,
     pub result: ReloadOutcome,
-    /// The first problem, if the reload was refused.
     pub problem: Option<Problem>,
 }
 
@@ -203,29 +186,22 @@ pub struct Problem {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// The path of its file.
     pub certificate: String,
     pub names: Vec<String>,
-    /// When the first certificate of the chain expires, in RFC 3339.
     pub valid_until: String,
 }
 
 /// The event `history`: requests of the last minutes, and refusals of the last hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct History {
-    /// When the totals were read, in milliseconds since 1970, rising.
     pub times_ms: Vec<u64>,
-    /// For each outcome that has occurred: the total at each of the times.
     pub requests: BTreeMap<String, Vec<u64>>,
-    /// The minute in progress, since 1970.
     pub minute: u64,
-    /// For each limit: the refusals in each of the last minutes; the last is the minute in progress.
     pub refused_by_minute: BTreeMap<String, Vec<u64>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Since when the gateway counts keys, in RFC 3339.
     pub keys_since: String,
     /// In the same order as in [`Numbers`].
     pub limits: Vec<LimitDescription>,
@@ -234,26 +210,19 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitDescription {
     pub name: String,
-    /// As the configuration writes them, or the part of them that this gateway enforces.
     pub rates: Vec<String>,
-    /// How many gateways share the rates of the configuration; 1 if `rates` are the whole rates.
     pub gateways: u64,
     /// In the configuration's word.
     pub on_limit: String,
     /// Requests of one key at once.
     pub max_in_flight: Option<u64>,
-    /// When the limit bans a key and how it answers then, in words; `None` without bans.
     pub ban: Option<String>,
-    /// Known bans of this gateway; those that end first.
     pub bans: Vec<Ban>,
     /// The number of keys with overrides in the configuration.
     pub overrides: usize,
-    /// The number of keys with overrides from the admin API.
     pub temporary_overrides: usize,
-    /// The overrides from the admin API that end first.
     pub temporary: Vec<KeyOverride>,
     pub decisions: Decisions,
-    /// `None` if the requests do not cost tokens.
     pub tokens: Option<TokenNumbers>,
     pub most_refused: Vec<KeyCount>,
     pub most_busy: Vec<KeyCount>,
@@ -261,46 +230,32 @@ pub struct LimitDescription {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ban {
-    /// In full or masked.
     pub key: String,
-    /// In RFC 3339.
     pub until: String,
-    /// How many bans of the key have followed each other.
     pub times: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenNumbers {
-    /// What requests were charged before their responses ended.
     pub reserved: u64,
-    /// What the same requests cost in the end.
     pub settled: u64,
-    /// Responses whose tokens the gateway estimated.
     pub estimated: u64,
-    /// Streams that the gateway cut.
     pub cut: u64,
-    /// Those that cost most, in falling order.
     pub models: Vec<ModelNumbers>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelNumbers {
-    /// The name in requests.
     pub model: String,
-    /// Input tokens, except those from the provider's cache.
     pub input: u64,
-    /// Input tokens from the provider's cache.
     pub cached: u64,
     pub output: u64,
-    /// What the requests cost in the end.
     pub settled: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyCount {
-    /// Masked unless the gateway shows keys. Requests without a key have an empty one.
     pub key: String,
-    /// At most; it may be too high by `error`.
     pub count: u64,
     pub error: u64,
 }
@@ -320,12 +275,9 @@ pub struct RouteNumbers {
 /// An override of one key by the admin API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOverride {
-    /// In full or masked.
     pub key: String,
-    /// Empty if the key is exempt or blocked.
     pub rates: Vec<String>,
     pub exempt: bool,
     pub block: bool,
-    /// In RFC 3339.
     pub until: String,
 }

@@ -219,11 +219,10 @@ fn admin(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
 }
 
 fn statuses(ranges: &[RangeInclusive<u16>]) -> String {
-    ranges.iter().map(statuses_in_words).collect::<Vec<_>>().join(", ")
-}
-
-fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
-    if range.start() == range.end() { range.start().to_string() } else { format!("{}xx", range.start() / 100) }
+    let text = |range: &RangeInclusive<u16>| {
+        if range.start() == range.end() { range.start().to_string() } else { format!("{}xx", range.start() / 100) }
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn shed(f: &mut fmt::Formatter<'_>, shed: &Shed) -> fmt::Result {

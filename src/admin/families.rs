@@ -6,33 +6,46 @@ use crate::base::metrics::{BOUNDS, HistogramSnapshot};
 
 pub(super) type Label<'a> = (&'a str, &'a str);
 
-fn family(name: &str, help: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+/// Its first line says what the others are.
+const HELP: &str = include_str!("metrics/help.txt");
+
+fn family(name: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
+    let help = HELP.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    family.set_help(help.unwrap_or_default().to_owned());
     family.set_field_type(kind);
     family.set_metric(metrics.into_iter().collect());
     family
 }
 
-pub(super) fn counters(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
-    family(name, help, MetricType::COUNTER, metrics)
+pub(super) fn counters(name: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, MetricType::COUNTER, metrics)
 }
 
-pub(super) fn gauges(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
-    family(name, help, MetricType::GAUGE, metrics)
+/// One counter for each value of this label.
+pub(super) fn counted_by<'a>(
+    name: &str,
+    label: &str,
+    counts: impl IntoIterator<Item = (&'a str, u64)>,
+) -> MetricFamily {
+    counters(name, counts.into_iter().map(|(value, count)| counter(count, &[(label, value)])))
 }
 
-pub(super) fn histograms(name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
-    family(name, help, MetricType::HISTOGRAM, metrics)
+pub(super) fn gauges(name: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, MetricType::GAUGE, metrics)
 }
 
-pub(super) fn counted(name: &str, help: &str, count: u64) -> MetricFamily {
-    counters(name, help, [counter(count, &[])])
+pub(super) fn histograms(name: &str, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    family(name, MetricType::HISTOGRAM, metrics)
 }
 
-pub(super) fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
-    gauges(name, help, [gauge(count, &[])])
+pub(super) fn counted(name: &str, count: u64) -> MetricFamily {
+    counters(name, [counter(count, &[])])
+}
+
+pub(super) fn gauged(name: &str, count: usize) -> MetricFamily {
+    gauges(name, [gauge(count, &[])])
 }
 
 fn metric(labels: &[Label<'_>]) -> Metric {

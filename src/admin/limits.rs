@@ -28,6 +28,8 @@ use crate::tokens::Usage;
 const MOST_OVERRIDES: usize = 10;
 const MOST_BANS: usize = 10;
 const MODELS_SHOWN: usize = 10;
+/// Of each kind.
+const MOST_KEYS: usize = 10;
 
 /// The order of limits everywhere: by refusals in the last hour, then by refusals since the start, which `of` tells with the
 /// name.
@@ -44,7 +46,9 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     let describe = |limit: &Limit| {
         let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
         let counted = metrics.iter().find(|counted| counted.name == limit.name).map(|counted| &**counted);
-        let (top, mask) = (most_frequent(counted, now), mask(view, limit));
+        // A limit that no route uses has none.
+        let top = counted.map(|counted| TopKeys::of(&counted.keys, now, MOST_KEYS)).unwrap_or_default();
+        let mask = mask(view, limit);
         LimitDescription {
             name: limit.name.clone(),
             rates: limit.part(&limit.rates).iter().map(ToString::to_string).collect(),
@@ -83,14 +87,6 @@ fn tokens(counted: &LimitMetrics) -> TokenNumbers {
     models.sort_by_key(|model| Reverse(model.settled));
     models.truncate(MODELS_SHOWN);
     TokenNumbers { reserved, settled, estimated, cut, models }
-}
-
-/// Of each kind.
-const MOST_KEYS: usize = 10;
-
-/// A limit that no route uses has none.
-fn most_frequent(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
-    counted.map(|counted| TopKeys::of(&counted.keys, now, MOST_KEYS)).unwrap_or_default()
 }
 
 /// In full or masked.

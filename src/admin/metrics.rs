@@ -18,7 +18,7 @@
 //! - *Series stay* until the process ends or their route, limit or upstream is removed. A state has a series for each value, or
 //!   one of 1 and 0; its series do not come and go.
 //! - *A peak is remembered* for 5 minutes, longer than anybody waits between two scrapes.
-//! - *Help* is a sentence, and docs/metrics.md has a row for each metric.
+//! - *Help* is a sentence in `metrics/help.txt`, and docs/metrics.md has a row for each metric.
 
 mod connections;
 mod expected;
@@ -84,13 +84,5 @@ fn shed(view: &View) -> Vec<MetricFamily> {
         });
         labelled.collect::<Vec<_>>()
     });
-    vec![
-        gauges(
-            "gateway_shed_level",
-            "What is shed, by upstream (empty for routes without): 0 is nothing, 5.5 all priorities below 5 and half of \
-             the clients of 5.",
-            level,
-        ),
-        counters("gateway_shed_requests_total", "Requests that were shed.", shed),
-    ]
+    vec![gauges("gateway_shed_level", level), counters("gateway_shed_requests_total", shed)]
 }

@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{counter, counters, gauged, gauges, whole};
+use super::families::{counted_by, gauged, gauges, whole};
 use crate::base::clock::Time;
 
 /// The state of a source that is a server.
@@ -61,26 +61,9 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];
     let seconds = |time: Option<Time>| whole(time.map_or(0, Time::seconds));
     vec![
-        counters(
-            "gateway_config_fetches_total",
-            "Fetches of the configuration from its server, by result.",
-            fetches.map(|(result, count)| counter(count, &[("result", result)])),
-        ),
-        gauges(
-            "gateway_config_last_fetch_timestamp_seconds",
-            "When the configuration was last fetched from its server, in seconds since 1970; 0 if it never was.",
-            [seconds(last_fetch)],
-        ),
-        gauged(
-            "gateway_config_copy_in_force",
-            "Whether the last good copy of the configuration is in force, because its server was away or wrong at the \
-             start.",
-            usize::from(copy_saved.is_some()),
-        ),
-        gauges(
-            "gateway_config_copy_timestamp_seconds",
-            "When the copy in force was saved, in seconds since 1970; 0 if none is in force.",
-            [seconds(copy_saved)],
-        ),
+        counted_by("gateway_config_fetches_total", "result", fetches),
+        gauges("gateway_config_last_fetch_timestamp_seconds", [seconds(last_fetch)]),
+        gauged("gateway_config_copy_in_force", usize::from(copy_saved.is_some())),
+        gauges("gateway_config_copy_timestamp_seconds", [seconds(copy_saved)]),
     ]
 }

@@ -17,17 +17,13 @@ pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
 
 fn describe(upstream: &Upstream) -> UpstreamNumbers {
     let retries = upstream.retries();
-    let servers: Vec<_> = upstream
-        .status()
-        .iter()
-        .map(|(endpoint, weight, status)| server(upstream, endpoint, *weight, status))
-        .collect();
+    let servers = upstream.status().into_iter();
     UpstreamNumbers {
         name: upstream.config.name.clone(),
         retries: retries.sent,
         retries_over_budget: retries.refused,
         waiting: upstream.waiting(),
-        servers,
+        servers: servers.map(|(endpoint, weight, status)| server(upstream, &endpoint, weight, &status)).collect(),
     }
 }
 
@@ -50,78 +46,42 @@ fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &Endpoi
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let upstreams = view.snapshot.load().upstreams.clone();
     let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
-    let counted = |name, help, count: fn(&EndpointStatus) -> u64| {
+    let counted = |name, count: fn(&EndpointStatus) -> u64| {
         let metrics = servers.iter().map(|server| counter(count(&server.status), &server.labels()));
-        counters(name, help, metrics)
+        counters(name, metrics)
     };
-    let retried = |name, help, count: fn(&RetryCounts) -> u64| {
+    let retried = |name, count: fn(&RetryCounts) -> u64| {
         let metric =
             |upstream: &Arc<Upstream>| counter(count(&upstream.retries()), &[("upstream", &upstream.config.name)]);
-        counters(name, help, upstreams.iter().map(metric))
+        counters(name, upstreams.iter().map(metric))
     };
     vec![
         gauges(
             "gateway_upstream_server_healthy",
-            "Whether a server is healthy: 1, or 0 while its checks fail, it is ejected, or it is not checked yet. Only healthy \
-             ones get requests, or all if none is.",
             servers
                 .iter()
                 .map(|server| server.gauge(usize::from(server.status.availability == Availability::Available))),
         ),
-        gauges(
-            "gateway_upstream_server_in_flight",
-            "Requests in flight at a server.",
-            servers.iter().map(|server| server.gauge(server.status.in_flight)),
-        ),
+        gauges("gateway_upstream_server_in_flight", servers.iter().map(|server| server.gauge(server.status.in_flight))),
         gauges(
             "gateway_upstream_server_max_in_flight",
-            "The maximum number of requests in flight at a server: max_in_flight, or what `adaptive` has computed.",
             servers.iter().filter_map(|server| Some(server.gauge(server.most?))),
         ),
         histograms(
             "gateway_upstream_server_latency_seconds",
-            "Time from sending a request to a server until the head of its response, unless that is a failure of the \
-             server, or the body of the request was not sent by then.",
             servers.iter().map(|server| histogram(&server.latencies, &server.labels())),
         ),
-        counted(
-            "gateway_upstream_server_requests_total",
-            "Requests that a server got, including repeated ones.",
-            |status| status.requests,
-        ),
-        counted(
-            "gateway_upstream_server_failures_total",
-            "Requests that a server failed to answer, or answered with 502, 503, 504 or a status of `eject`.",
-            |status| status.failures,
-        ),
-        counted(
-            "gateway_upstream_server_ejections_total",
-            "How often a server was ejected after failures.",
-            |status| status.ejections,
-        ),
-        counted("gateway_upstream_server_failed_checks_total", "Health checks of a server that failed.", |status| {
-            status.failed_checks
-        }),
-        retried(
-            "gateway_upstream_retries_total",
-            "Requests that were sent again although a server may have processed them.",
-            |retries| retries.sent,
-        ),
-        retried(
-            "gateway_upstream_retries_over_budget_total",
-            "Requests that were not sent again because the budget was used up.",
-            |retries| retries.refused,
-        ),
+        counted("gateway_upstream_server_requests_total", |status| status.requests),
+        counted("gateway_upstream_server_failures_total", |status| status.failures),
+        counted("gateway_upstream_server_ejections_total", |status| status.ejections),
+        counted("gateway_upstream_server_failed_checks_total", |status| status.failed_checks),
+        retried("gateway_upstream_retries_total", |retries| retries.sent),
+        retried("gateway_upstream_retries_over_budget_total", |retries| retries.refused),
         gauges(
             "gateway_upstream_requests_waiting",
-            "Requests that wait because every server has its maximum of requests in flight.",
             upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", &upstream.config.name)])),
         ),
-        families::counted(
-            "gateway_upstream_failed_lookups_total",
-            "Lookups of servers' names that failed.",
-            view.shared.names.failures.get(),
-        ),
+        families::counted("gateway_upstream_failed_lookups_total", view.shared.names.failures.get()),
     ]
 }
 
@@ -132,7 +92,8 @@ fn labelled(upstream: &Upstream) -> Vec<Labelled> {
         let address = endpoint.to_string();
         let count = known.entry(address.clone()).and_modify(|count| *count += 1).or_insert(1);
         let server = if *count == 1 { address } else { format!("{address} #{count}") };
-        Labelled::new(upstream, server, &endpoint, status)
+        let (most, latencies) = (upstream.most_in_flight(&endpoint), endpoint.latencies());
+        Labelled { upstream: upstream.config.name.clone(), server, most, status, latencies }
     };
     upstream.status().into_iter().map(label).collect()
 }
@@ -146,11 +107,6 @@ struct Labelled {
 }
 
 impl Labelled {
-    fn new(upstream: &Upstream, server: String, endpoint: &Endpoint, status: EndpointStatus) -> Self {
-        let most = upstream.most_in_flight(endpoint);
-        Self { upstream: upstream.config.name.clone(), server, most, status, latencies: endpoint.latencies() }
-    }
-
     fn labels(&self) -> [(&str, &str); 2] {
         [("upstream", &self.upstream), ("server", &self.server)]
     }

@@ -279,7 +279,7 @@ pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems
     let Some(remote) = source.remote() else { return };
     if let Some(problems) = instead_of {
         let file = remote.copy_path().map(|path| path.display().to_string());
-        let age_seconds = remote.copy_saved().map(|saved| clock::now().micros_since(saved) / 1_000_000);
+        let age_seconds = remote.status.lock().copy_saved.map(|saved| clock::now().micros_since(saved) / 1_000_000);
         tracing::warn!(%source, file, age_seconds, %problems, "the source cannot be used: the last good copy is in force");
     }
     if remote.copy_path().is_none() {

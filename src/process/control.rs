@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_local;
-use tokio::time::{Instant, Interval, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep, timeout};
 
 use super::apply::{Candidate, InForce, tell_of_gateways};
 use super::counters_file;
@@ -78,10 +78,13 @@ impl Control {
         spawn_local(async move {
             gateways.watch(|| view.config.load().store.share().cloned(), || tell.notify_one()).await;
         });
-        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut sweep = interval(SWEEP_EVERY);
         // Reading a configuration warns of them already.
-        let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-        let mut check = self.watchdog.check_every().map(tokio::time::interval);
+        let mut expiry = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut check = self.watchdog.check_every().map(interval);
+        let mut poll =
+            self.in_force.source.remote().map(|remote| interval_at(Instant::now() + remote.every, remote.every));
+        poll.iter_mut().for_each(|poll| poll.set_missed_tick_behavior(MissedTickBehavior::Delay));
         service_manager::ready();
         let ended = loop {
             tokio::select! {
@@ -102,7 +105,7 @@ impl Control {
                 () = acme.changed() => self.in_force.use_issued(),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
-                () = self.polls.due() => self.poll(),
+                Some(_) = OptionFuture::from(poll.as_mut().map(Interval::tick)) => self.poll(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => warn_of_expiry(&self.in_force.config(), clock::now()),
                 _ = sweep.tick() => self.sweep(),

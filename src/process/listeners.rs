@@ -75,7 +75,7 @@ impl OpenListeners {
             }
             let bound =
                 net::bind(address, sockets, net::is_v6_only(address, &all), !own_ports.contains(&address.port()));
-            bound.map_err(|error| StartError::Bind(address.to_string(), error))
+            bound.map_err(|error| StartError::bind(&address, error))
         };
         let afterwards = Self { all: Vec::new(), inherited: self.inherited.clone(), ..*self };
         let admin_uses_tls = config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
@@ -116,7 +116,7 @@ impl OpenListeners {
                 }
                 Some(ref address @ AdminAddress::Unix(ref path)) => {
                     let bound = inherited_unix.map_or_else(|| net::bind_unix(path), UnixListener::try_clone);
-                    let bound = bound.map_err(|error| StartError::Bind(address.to_string(), error))?;
+                    let bound = bound.map_err(|error| StartError::bind(address, error))?;
                     AdminChange::Open(AdminListener::Unix(bound))
                 }
                 None => AdminChange::Close,

@@ -3,8 +3,6 @@
 use std::future::pending;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
-
 use crate::admin::{ReloadAnswer, ReloadResult};
 use crate::base::threads::Background;
 use crate::config::overrides::Changes;
@@ -124,27 +122,13 @@ pub(super) fn tell(recounted: &[Recounted<'_>], overrides: &[(String, Changes)])
 }
 
 pub(super) struct Polls {
-    /// The interval, and when the next poll is due. `None` without polls.
-    schedule: Option<(Duration, Instant)>,
     pub(super) cause: Cause,
     pub(super) last_refusal: Option<ReloadError>,
 }
 
 impl Polls {
-    pub(super) fn new(every: Option<Duration>, last_refusal: Option<ReloadError>) -> Self {
-        let schedule = every.map(|every| (every, Instant::now() + every));
-        Self { schedule, cause: Cause::Asked, last_refusal }
-    }
-
-    /// Returns when the next poll is due. Without polls it waits for ever.
-    pub(super) async fn due(&mut self) {
-        match &mut self.schedule {
-            Some((every, next)) => {
-                sleep_until(*next).await;
-                *next = Instant::now() + *every;
-            }
-            None => pending().await,
-        }
+    pub(super) fn new(last_refusal: Option<ReloadError>) -> Self {
+        Self { cause: Cause::Asked, last_refusal }
     }
 
     /// Whether to report a refusal: a poll does not repeat what was already reported.
@@ -245,7 +229,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_poll_says_once_that_something_is_refused() {
-        let mut polls = Polls::new(None, None);
+        let mut polls = Polls::new(None);
         let refusals = ["a", "b"].map(|why| ReloadError::from(why.to_owned()));
         let mut told = |cause, index: usize| polls.is_new(cause, &refusals[index]);
         let poll = [

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-use crate::admin::RemoteStatus;
 use crate::config::regular_file::{self, MAX_BYTES};
 use crate::config::{Admin, Config, Document, Problems};
 
@@ -85,7 +84,7 @@ impl ConfigSource {
             Ok(None) => problems.to_string(),
             Err(why) => format!("{problems}\n\nthe last good copy cannot be used either: {why}"),
         };
-        Err(NoStart { text, is_away: self.remote().is_some_and(|remote| remote.error().is_some()) })
+        Err(NoStart { text, is_away: self.remote().is_some_and(|remote| remote.status.lock().error.is_some()) })
     }
 
     /// Loads `[admin]` alone, for commands that ask a running gateway: the rest of the text may have become wrong meanwhile.
@@ -108,10 +107,6 @@ impl ConfigSource {
     }
 
     /// `None` if the source is no server.
-    pub fn status(&self) -> Option<Arc<Mutex<RemoteStatus>>> {
-        self.remote().map(|remote| remote.status.clone())
-    }
-
     pub fn remote(&self) -> Option<&Remote> {
         match self {
             Self::Path(_) | Self::Once(_) => None,

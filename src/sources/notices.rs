@@ -4,15 +4,17 @@
 //! were added already, so that a flood of a key that is over its limit adds nothing. Each receiver has a queue and a task of
 //! its own, so none waits for another. The task remembers with the counters which notices were sent (`claims.rs`).
 
-mod filter;
 mod notice;
 mod claims;
 mod receiver;
 
+use std::hash::{BuildHasher, Hash};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use foldhash::quality::RandomState;
 use tokio::time::{Instant, timeout_at};
 
 use crate::base::fingerprint::Fingerprint;
@@ -23,7 +25,6 @@ use crate::config::{self, Config, NoticeReceiver};
 use crate::limit::{Limit, Reached};
 use crate::store::{Store, Watch};
 
-use filter::Filter;
 use notice::Notice;
 use receiver::Receiver;
 
@@ -153,5 +154,50 @@ impl LimitNotices {
     pub fn watch(self: &Arc<Self>, key: Fingerprint, text: String) -> Watch {
         let notices = self.clone();
         Watch::new(move |limit, reached| notices.tell(key, || text.clone(), limit, reached))
+    }
+}
+
+/// Of the filter: a power of two.
+const PLACES: usize = 1 << 14;
+
+/// Knows most notices that were added to a queue already, in bounded memory and without locks: each has one place in a table,
+/// where a later one replaces it. What was replaced may be added again, so this only spares work.
+struct Filter {
+    places: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(), hasher: RandomState::default() }
+    }
+}
+
+impl Filter {
+    /// Whether the notice was not seen lately, or is not known any more.
+    fn is_new(&self, notice: &impl Hash) -> bool {
+        let hash = self.hasher.hash_one(notice);
+        let place = usize::try_from(hash).unwrap_or(0) & (PLACES - 1);
+        let place = &self.places[place];
+        place.load(Ordering::Relaxed) != hash && place.swap(hash, Ordering::Relaxed) != hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_new_once() {
+        let filter = Filter::default();
+        assert!(filter.is_new(&1) && !filter.is_new(&1) && filter.is_new(&2));
+    }
+
+    #[test]
+    fn invented_notices_take_no_memory() {
+        let filter = Filter::default();
+        let new = (0..100_000).filter(|number| filter.is_new(number)).count();
+        assert_eq!(new, 100_000);
+        assert_eq!(filter.places.len(), PLACES);
     }
 }

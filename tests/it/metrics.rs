@@ -170,6 +170,15 @@ fn parsed_elsewhere(text: &str) -> Value {
 }
 
 #[test]
+fn each_documented_metric_has_a_help() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/admin/metrics/help.txt")).unwrap();
+    let lines = text.lines().skip(1).map(|line| line.split_once(' ').unwrap());
+    let names: Vec<_> =
+        lines.inspect(|(name, help)| assert!(help.ends_with('.'), "{name}")).map(|(name, _)| name).collect();
+    assert_eq!(names, documented().keys().collect::<Vec<_>>());
+}
+
+#[test]
 #[ignore = "needs promtool and Python"]
 fn others_read_the_metrics_and_the_documentation_describes_them() {
     let everything = Everything::start();

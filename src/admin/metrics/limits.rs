@@ -18,28 +18,17 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 fn own(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits.all(), clock::now());
     [
-        counters(
-            "gateway_limit_decisions_total",
-            "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
-             first), overflowed (charged to the pool instead), not_charged (refused by another limit), exempt and blocked \
-             (overrides), banned, skipped and keyless (no \
-             key), unknown (the store did not answer).",
-            limits.iter().flat_map(|limit| decisions(limit)),
-        ),
+        counters("gateway_limit_decisions_total", limits.iter().flat_map(|limit| decisions(limit))),
         gauges(
             "gateway_limit_fullest_key_ratio",
-            "The share of its quota that the fullest key of the last 5 minutes has used: at 1, further requests of \
-             that key are over the limit.",
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
         ),
         gauges(
             "gateway_limit_temporary_overrides",
-            "Overrides that the admin API has set and that have not expired, by limit.",
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
         counters(
             "gateway_bans_total",
-            "Bans that this gateway has begun, by limit.",
             banning(view).map(|limit| {
                 let begun = limit.bans.iter().map(|known| known.begun.get()).sum();
                 counter(begun, &[("limit", limit.name.as_str())])
@@ -47,10 +36,9 @@ fn own(view: &View) -> [MetricFamily; 6] {
         ),
         gauges(
             "gateway_banned_keys",
-            "Banned keys that this gateway knows of, by limit.",
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.wait_queues.held()),
+        gauged("gateway_requests_held", view.shared.wait_queues.held()),
     ]
 }
 
@@ -78,36 +66,17 @@ fn that_count(view: &View, is_wanted: fn(&Limit) -> bool) -> Vec<Arc<LimitMetric
 /// Of limits with costs in tokens; other limits have no such series.
 fn tokens(view: &View) -> [MetricFamily; 6] {
     let limits = that_count(view, |limit| matches!(limit.cost, Cost::Tokens(_)));
-    let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
+    let each = |name: &str, read: fn(&TokenCounts) -> u64| {
         let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
-        counters(name, help, limits.iter().map(metric))
+        counters(name, limits.iter().map(metric))
     };
     [
-        counters(
-            "gateway_tokens_total",
-            "Tokens of language models that requests of a limit have used, by model and kind: input that was not read \
-             from the provider's cache, cached input, and output.",
-            limits.iter().flat_map(|limit| by_model(limit)),
-        ),
-        each(
-            "gateway_token_cost_reserved_total",
-            "What a limit with a cost in tokens charged requests before their responses ended.",
-            |counts| counts.reserved,
-        ),
-        each("gateway_token_cost_settled_total", "What the same requests cost in the end.", |counts| counts.settled),
-        each(
-            "gateway_token_estimates_total",
-            "Responses whose tokens were estimated by their size, because they broke off or did not report them.",
-            |counts| counts.estimated,
-        ),
-        each(
-            "gateway_token_streams_cut_total",
-            "Streams that were cut because there was no room for more tokens.",
-            |counts| counts.cut,
-        ),
-        each("gateway_token_counts_ignored_total", "Impossible counts of tokens in responses, such as -1.", |counts| {
-            counts.ignored
-        }),
+        counters("gateway_tokens_total", limits.iter().flat_map(|limit| by_model(limit))),
+        each("gateway_token_cost_reserved_total", |counts| counts.reserved),
+        each("gateway_token_cost_settled_total", |counts| counts.settled),
+        each("gateway_token_estimates_total", |counts| counts.estimated),
+        each("gateway_token_streams_cut_total", |counts| counts.cut),
+        each("gateway_token_counts_ignored_total", |counts| counts.ignored),
     ]
 }
 
@@ -122,16 +91,8 @@ fn bytes(view: &View) -> [MetricFamily; 2] {
     let cut =
         |limit: &Arc<LimitMetrics>| counter(limit.decisions(|counters| &counters.bytes.cut), &[("limit", &limit.name)]);
     [
-        counters(
-            "gateway_limit_bytes_total",
-            "Bytes of bodies and tunnels that a limit has charged, when they end.",
-            limits.iter().flat_map(passed),
-        ),
-        counters(
-            "gateway_limit_bodies_cut_total",
-            "Bodies and tunnels that were cut because a limit had no room for more bytes.",
-            limits.iter().map(cut),
-        ),
+        counters("gateway_limit_bytes_total", limits.iter().flat_map(passed)),
+        counters("gateway_limit_bodies_cut_total", limits.iter().map(cut)),
     ]
 }
 

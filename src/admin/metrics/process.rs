@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 
 use super::super::View;
 use super::super::dashboard::{ReloadNumbers, State};
-use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
+use super::super::families::{counted, counted_by, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     own(view).into_iter().chain(system()).collect()
@@ -15,53 +15,18 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 
 fn own(view: &View) -> [MetricFamily; 10] {
     let (reloads, certificates) = (view.reloads_so_far.numbers(), view.certificate_reloads.numbers());
-    let results = |numbers: &ReloadNumbers| {
-        [counter(numbers.ok, &[("result", "ok")]), counter(numbers.refused, &[("result", "refused")])]
-    };
+    let results = |numbers: &ReloadNumbers| [("ok", numbers.ok), ("refused", numbers.refused)];
     [
-        gauges(
-            "gateway_build_info",
-            "The running version; always 1.",
-            [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
-        ),
-        gauged(
-            "gateway_ready",
-            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops, or if the store refuses it from the start.",
-            usize::from(view.unready().is_none()),
-        ),
-        gauged(
-            "gateway_draining",
-            "Whether an operator or a signal has asked for no more requests.",
-            usize::from(view.state() != State::Ready),
-        ),
-        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers),
-        counters("gateway_config_reloads_total", "Reloads of the configuration, by result.", results(&reloads)),
-        gauged(
-            "gateway_config_last_reload_successful",
-            "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
-            usize::from(reloads.current),
-        ),
-        gauges(
-            "gateway_config_last_success_timestamp_seconds",
-            "Since when the configuration is in force, in seconds since 1970.",
-            [whole(view.reloads_so_far.last_success().seconds())],
-        ),
-        counters(
-            "gateway_tls_certificate_reloads_total",
-            "How often changed files of certificates were read again, by result.",
-            results(&certificates),
-        ),
-        gauged(
-            "gateway_tls_certificate_last_reload_successful",
-            "Whether the files of the certificates can be used: 0 if they were refused, and the previous ones stay in \
-             use.",
-            usize::from(certificates.current),
-        ),
-        counted(
-            "gateway_log_dropped_total",
-            "Log lines that were dropped, because standard error did not take them fast enough, or at all.",
-            view.dropped_lines.count(),
-        ),
+        gauges("gateway_build_info", [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])]),
+        gauged("gateway_ready", usize::from(view.unready().is_none())),
+        gauged("gateway_draining", usize::from(view.state() != State::Ready)),
+        gauged("gateway_workers", view.shared.workers),
+        counted_by("gateway_config_reloads_total", "result", results(&reloads)),
+        gauged("gateway_config_last_reload_successful", usize::from(reloads.current)),
+        gauges("gateway_config_last_success_timestamp_seconds", [whole(view.reloads_so_far.last_success().seconds())]),
+        counted_by("gateway_tls_certificate_reloads_total", "result", results(&certificates)),
+        gauged("gateway_tls_certificate_last_reload_successful", usize::from(certificates.current)),
+        counted("gateway_log_dropped_total", view.dropped_lines.count()),
     ]
 }
 
@@ -85,29 +50,20 @@ mod linux {
     pub(super) fn families() -> ProcResult<Vec<MetricFamily>> {
         let process = Process::myself()?;
         let (stat, ticks) = (process.stat()?, ticks_per_second() as f64);
-        let gauged =
-            |name: &str, help: &str, value: Option<f64>| gauges(name, help, value.map(|value| real(value, &[])));
+        let gauged = |name: &str, value: Option<f64>| gauges(name, value.map(|value| real(value, &[])));
         let handles = process.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
             LimitValue::Unlimited => None,
             LimitValue::Value(most) => Some(most as f64),
         });
         let started = boot_time_secs().map(|boot| boot as f64 + stat.starttime as f64 / ticks);
         Ok(vec![
-            counters(
-                "process_cpu_seconds_total",
-                "Processor time that the process has used, in its own code and in the system.",
-                [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
-            ),
-            gauged(
-                "process_resident_memory_bytes",
-                "Resident memory of the process.",
-                Some(stat.rss_bytes().get() as f64),
-            ),
-            gauged("process_virtual_memory_bytes", "Size of the address space.", Some(stat.vsize as f64)),
-            gauged("process_open_fds", "Open file handles.", process.fd_count().ok().map(|open| open as f64)),
-            gauged("process_max_fds", "The maximum number of open file handles.", handles),
-            gauged("process_threads", "Threads of the process.", Some(stat.num_threads as f64)),
-            gauged("process_start_time_seconds", "When the process was started, in seconds since 1970.", started.ok()),
+            counters("process_cpu_seconds_total", [sum((stat.utime + stat.stime) as f64 / ticks, &[])]),
+            gauged("process_resident_memory_bytes", Some(stat.rss_bytes().get() as f64)),
+            gauged("process_virtual_memory_bytes", Some(stat.vsize as f64)),
+            gauged("process_open_fds", process.fd_count().ok().map(|open| open as f64)),
+            gauged("process_max_fds", handles),
+            gauged("process_threads", Some(stat.num_threads as f64)),
+            gauged("process_start_time_seconds", started.ok()),
         ])
     }
 }

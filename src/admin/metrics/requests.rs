@@ -18,19 +18,13 @@ pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let expected = expected::by_route(&view.config.load());
     let routes: Vec<_> = routes.iter().map(|route| (route, expected.get(&route.name))).collect();
     [
-        counters(
-            "gateway_requests_total",
-            "Requests by route, outcome, class of status and class of method (read, write, other).",
-            routes.iter().flat_map(|(route, expected)| requests(route, *expected)),
-        ),
+        counters("gateway_requests_total", routes.iter().flat_map(|(route, expected)| requests(route, *expected))),
         histograms(
             "gateway_request_duration_seconds",
-            "Time from the head of a request to the end of its response, by route and outcome.",
             routes.iter().flat_map(|(route, expected)| durations(route, *expected)),
         ),
         counters(
             "gateway_request_failures_total",
-            "Requests that failed, by route and reason.",
             routes.iter().flat_map(|(route, expected)| {
                 let failed = route.workers.iter().map(|worker| &worker.failed);
                 reasons(failed, ("route", &route.name), |reason| {
@@ -38,14 +32,9 @@ pub(super) fn families(view: &View) -> [MetricFamily; 5] {
                 })
             }),
         ),
-        counters(
-            "gateway_loops_total",
-            "Requests that had passed this gateway twice already.",
-            [counter(loops(routes.iter().map(|(route, _)| *route)), &[])],
-        ),
+        counters("gateway_loops_total", [counter(loops(routes.iter().map(|(route, _)| *route)), &[])]),
         counters(
             "gateway_upstream_failures_total",
-            "Failures of upstreams, by reason.",
             upstreams.iter().flat_map(|upstream| {
                 reasons(upstream.workers.iter(), ("upstream", &upstream.name), Reason::is_upstreams)
             }),

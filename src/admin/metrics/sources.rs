@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
+use super::super::families::{counted_by, counter, counters, gauge, gauges, histogram, histograms, whole};
 use crate::base::clock;
 use crate::base::jwt::Rejection;
-use crate::base::metrics::{Counter, SharedCounter};
+use crate::base::metrics::Counter;
 use crate::base::spans::SpanCounts;
 use crate::proxy::snapshot::SharedState;
 use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
@@ -39,21 +39,11 @@ fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
             .map(|(result, count)| counter(count.get(), &[("jwt", &source.name), ("result", result)]))
     };
     [
-        counters(
-            "gateway_jwt_tokens_total",
-            "JSON Web Tokens of requests on routes that use them: verified and cached (valid), missing, or why they \
-             were not valid.",
-            tokens.iter().flat_map(|token| found(token)),
-        ),
-        counters(
-            "gateway_jwks_fetches_total",
-            "Fetches of the keys of issuers, by result.",
-            fetched.iter().flat_map(results),
-        ),
-        gauges("gateway_jwks_keys", "Keys of an issuer in use.", of_each(|source, _| source.keys().count() as u64)),
+        counters("gateway_jwt_tokens_total", tokens.iter().flat_map(|token| found(token))),
+        counters("gateway_jwks_fetches_total", fetched.iter().flat_map(results)),
+        gauges("gateway_jwks_keys", of_each(|source, _| source.keys().count() as u64)),
         gauges(
             "gateway_jwks_last_success_timestamp_seconds",
-            "When the keys of an issuer were last fetched, in seconds since 1970; 0 is never.",
             of_each(|_, server| server.last_success.load(Ordering::Relaxed)),
         ),
     ]
@@ -94,59 +84,37 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
     };
     [
-        counters(
-            "gateway_quota_lookups_total",
-            "Lookups of keys in sources of quotas: found, absent, unusable answers, failed because the source was away, \
-             and skipped because too many were waiting.",
-            sources.iter().flat_map(results),
-        ),
+        counters("gateway_quota_lookups_total", sources.iter().flat_map(results)),
         histograms(
             "gateway_quota_lookup_duration_seconds",
-            "Time until a source of quotas answered.",
             each(&|source, limit| histogram(&[&source.counters.duration].into_iter().collect(), &[limit])),
         ),
         counters(
             "gateway_quota_waits_timed_out_total",
-            "Requests that waited for a source of quotas for its whole timeout, and then had other rates.",
             each(&|source, limit| counter(source.counters.timed_out.get(), &[limit])),
         ),
-        gauges(
-            "gateway_quota_cached_keys",
-            "Keys whose quotas are cached: those that the source knows, and others.",
-            sources.iter().flat_map(cached),
-        ),
-        gauges(
-            "gateway_quota_max_cached_keys",
-            "The maximum number of cached keys.",
-            each(&|source, limit| gauge(source.settings.max_cached, &[limit])),
-        ),
+        gauges("gateway_quota_cached_keys", sources.iter().flat_map(cached)),
+        gauges("gateway_quota_max_cached_keys", each(&|source, limit| gauge(source.settings.max_cached, &[limit]))),
         counters(
             "gateway_quota_evictions_total",
-            "Keys that had to make room for others in the cache of a source of quotas.",
             each(&|source, limit| counter(source.cache.evictions.get(), &[limit])),
         ),
         gauges(
             "gateway_quota_source_up",
-            "0 while the source of quotas is known to be away, otherwise 1.",
             each(&|source, limit| gauge(usize::from(!source.availability.is_away()), &[limit])),
         ),
     ]
 }
 
 fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
-    let orders = acme.orders().map(|(result, count)| counter(count, &[("result", result)]));
     let Challenges { answered, unknown, .. } = &**acme.challenges();
     [
-        counters("gateway_acme_orders_total", "Orders of certificates: ok, or why they failed.", orders),
-        gauges(
-            "gateway_acme_overdue_seconds",
-            "How long an order of a certificate has been overdue; 0 if none is.",
-            [whole(acme.overdue(clock::now()).as_secs())],
-        ),
-        counters(
+        counted_by("gateway_acme_orders_total", "result", acme.orders()),
+        gauges("gateway_acme_overdue_seconds", [whole(acme.overdue(clock::now()).as_secs())]),
+        counted_by(
             "gateway_acme_challenges_total",
-            "ACME challenges, by result: answered, or unknown without an order under way.",
-            [counter(answered.get(), &[("result", "answered")]), counter(unknown.get(), &[("result", "unknown")])],
+            "result",
+            [("answered", answered.get()), ("unknown", unknown.get())],
         ),
     ]
 }
@@ -154,34 +122,15 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 fn spans(shared: &SharedState) -> MetricFamily {
     let SpanCounts { exported, no_room, refused, failed } = &*shared.exporters.counts;
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
-    counters(
-        "gateway_spans_total",
-        "Spans of requests: exported to the collector, or dropped because too many were waiting, the collector refused \
-         them, or it did not answer.",
-        results.map(|(result, count)| counter(count.get(), &[("result", result)])),
-    )
+    counted_by("gateway_spans_total", "result", results.map(|(result, count)| (result, count.get())))
 }
 
 fn notices(shared: &SharedState) -> [MetricFamily; 3] {
     let NoticeCounts { delivered, failed, full, expired, ended } = shared.notices.counts();
-    let each =
-        |(name, value): (&'static str, &'static str), count: &SharedCounter| counter(count.get(), &[(name, value)]);
+    let dropped = [("full", full.get()), ("expired", expired.get()), ("ended", ended.get())];
     [
-        counters(
-            "gateway_notices_total",
-            "Attempts to send a notice: delivered, or failed and tried again.",
-            [each(("result", "delivered"), delivered), each(("result", "failed"), failed)],
-        ),
-        counters(
-            "gateway_notices_dropped_total",
-            "Notices that were not delivered: too many were waiting (full), none of the attempts of an hour succeeded \
-             (expired), or the receiver was removed or the gateway has ended (ended).",
-            [each(("reason", "full"), full), each(("reason", "expired"), expired), each(("reason", "ended"), ended)],
-        ),
-        gauges(
-            "gateway_notices_waiting",
-            "Notices that wait for their receivers.",
-            [whole(shared.notices.waiting() as u64)],
-        ),
+        counted_by("gateway_notices_total", "result", [("delivered", delivered.get()), ("failed", failed.get())]),
+        counted_by("gateway_notices_dropped_total", "reason", dropped),
+        gauges("gateway_notices_waiting", [whole(shared.notices.waiting() as u64)]),
     ]
 }

@@ -13,26 +13,7 @@ use crate::base::units;
 /// The page may load nothing and run nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
-const STYLE: &str = "
-:root { color-scheme: light dark; --text: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;
-  --requests: #8ca7c7; --rejected: #b42318; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --soft: #9da7b3; --page: #0d1117; --card: #161b22;
-  --line: #30363d; --requests: #3d5a80; --rejected: #ff7b72; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; color: var(--text); background: var(--page);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 0; } h3 { font-size: 1rem; margin-bottom: .25rem; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem; margin: 1rem 0; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; margin: .5rem 0 1rem; }
-dt { color: var(--soft); } dd { margin: 0; font-variant-numeric: tabular-nums; }
-table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: var(--soft); }
-th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-.requests { fill: var(--requests); } .rejected { fill: var(--rejected); } .axis { stroke: var(--line); }
-.warning { border-left: 4px solid var(--rejected); padding-left: .75rem; }
-";
+const STYLE: &str = include_str!("html.css");
 
 pub fn html(report: &Report) -> String {
     let title = "What the limits would have done";

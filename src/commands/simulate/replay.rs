@@ -21,8 +21,8 @@ use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{
     self, Asker, Decision, DecisionInput, DecisionState, LimitVerdict, PendingReservation, RouteLimit, StageRange,
 };
+use crate::request::identify::KeyCache;
 use crate::request::identify::key_text::key_text;
-use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{NextStep, Resolved};
 use crate::store::{Answer, Asks, Counters, Store};
 
@@ -166,10 +166,9 @@ impl<'c> Replay<'c> {
         self.totals.limited += u64::from(decision != Decision::Admitted || !has_room);
         let indices =
             self.config.routes.get(index).into_iter().flat_map(|route| route.limits.iter().chain(&route.pools));
-        let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
         for (place, index) in indices.enumerate() {
-            if let Some(statistics) = limits.get_mut(*index) {
-                request.note(statistics, place, &route.limits, decision, &state);
+            if let Some(statistics) = self.limits.get_mut(*index) {
+                note(record, &input, decision, &state, place, statistics);
             }
         }
     }
@@ -196,93 +195,86 @@ fn response_bytes(cost: &Cost, record: &Record) -> u64 {
     }
 }
 
-struct Request<'r> {
-    attributes: &'r RequestAttributes<'r>,
-    record: &'r Record,
-}
-
-impl Request<'_> {
-    /// Notes the decision of the limit at this place, if there is one.
-    fn note(
-        &self,
-        statistics: &mut LimitStatistics,
-        place: usize,
-        limits: &[RouteLimit],
-        decision: Decision,
-        state: &DecisionState<'_>,
-    ) {
-        let Some(route_limit) = limits.get(place) else { return };
-        let is_shadowed = state.shadowed.contains(&place);
-        let own = route_limit.rates.default_limit();
-        let text = || {
-            let parts = route_limit.key.parts(self.attributes);
-            if parts.iter().all(Option::is_none) { NO_KEY.to_owned() } else { printable(&key_text(&parts)) }
-        };
-        let time = self.record.time;
-        if let Decision::TooCostly { place: refusing, most } = decision {
-            if refusing == place {
-                let found = route_limit.key.extract(self.attributes, usize::MAX, &mut KeyCache::default());
-                let key = found.unwrap_or(route_limit.key.shared);
-                let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
-                let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
-                statistics.add(&decided, text);
-            }
-            return;
+/// Notes the decision of the limit at this place, if there is one.
+fn note(
+    record: &Record,
+    input: &DecisionInput<'_, '_>,
+    decision: Decision,
+    state: &DecisionState<'_>,
+    place: usize,
+    statistics: &mut LimitStatistics,
+) {
+    let Some(route_limit) = input.limits.get(place) else { return };
+    let is_shadowed = state.shadowed.contains(&place);
+    let own = route_limit.rates.default_limit();
+    let text = || {
+        let parts = route_limit.key.parts(input.attributes);
+        if parts.iter().all(Option::is_none) { NO_KEY.to_owned() } else { printable(&key_text(&parts)) }
+    };
+    let time = record.time;
+    if let Decision::TooCostly { place: refusing, most } = decision {
+        if refusing == place {
+            let found = route_limit.key.extract(input.attributes, usize::MAX, &mut KeyCache::default());
+            let key = found.unwrap_or(route_limit.key.shared);
+            let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
+            let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
+            statistics.add(&decided, text);
         }
-        let Some(ask) = state.asks.iter().find(|ask| ask.place == place) else {
-            statistics.counts.reported_blocks += u64::from(is_shadowed);
-            return;
-        };
-        let (mut has_ban_begun, mut is_banned) = (false, false);
-        match decision {
-            Decision::Admitted | Decision::Rejected => {}
-            Decision::Banned { place: of, begins, .. } => {
-                (has_ban_begun, is_banned) = (begins && of == place, !begins && of == place);
-            }
-            _ => return,
+        return;
+    }
+    let Some(ask) = state.asks.iter().find(|ask| ask.place == place) else {
+        statistics.counts.reported_blocks += u64::from(is_shadowed);
+        return;
+    };
+    let (mut has_ban_begun, mut is_banned) = (false, false);
+    match decision {
+        Decision::Admitted | Decision::Rejected => {}
+        Decision::Banned { place: of, begins, .. } => {
+            (has_ban_begun, is_banned) = (begins && of == place, !begins && of == place);
         }
-        // A pool that the route does not name is asked only if other limits have no room.
-        let pooled = state.pooled.iter().find(|pooled| pooled.place == place);
-        if !route_limit.is_of_route && pooled.is_none() {
-            return;
-        }
-        if is_banned {
-            statistics.counts.banned += 1;
-            return;
-        }
-        let told = state.outcomes.iter().find(|outcome| outcome.place == place);
-        if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, told.map(|found| found.verdict)) {
-            statistics.counts.held += u64::from(verdict.level > slow.from);
-            statistics.counts.fullest_held = statistics.counts.fullest_held.max(verdict.level);
-        }
-        let outcome = match decision {
-            _ if is_shadowed || state.over.contains(&place) => Outcome::Rejected,
-            Decision::Admitted if state.overflowed.contains(&place) => Outcome::Overflowed,
-            Decision::Admitted => Outcome::Charged,
-            _ => Outcome::NotCharged,
-        };
-        let told = |(cost, initial): (&Cost, u64)| {
-            response_cost(cost, self.record).unwrap_or(initial).saturating_add(response_bytes(cost, self.record))
-        };
-        let cost = state.costs(limits, place).map(told).max().unwrap_or(0);
-        let need = pooled.map_or(ask.need, |pooled| pooled.demand.need);
-        let decided = Decided {
-            key: ask.key,
-            time,
-            limit: ask.limit,
-            is_own: Arc::ptr_eq(ask.limit, own),
-            // A response that another limit has kept away needs nothing.
-            need: match outcome {
-                Outcome::NotCharged => need,
-                _ if ask.limit.unit() == CountedUnit::Bytes => need.max(cost),
-                _ => need,
-            },
-            cost,
-            outcome,
-        };
-        statistics.add(&decided, text);
-        if has_ban_begun {
-            statistics.begin_ban(ask.key);
-        }
+        _ => return,
+    }
+    // A pool that the route does not name is asked only if other limits have no room.
+    let pooled = state.pooled.iter().find(|pooled| pooled.place == place);
+    if !route_limit.is_of_route && pooled.is_none() {
+        return;
+    }
+    if is_banned {
+        statistics.counts.banned += 1;
+        return;
+    }
+    let told = state.outcomes.iter().find(|outcome| outcome.place == place);
+    if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, told.map(|found| found.verdict)) {
+        statistics.counts.held += u64::from(verdict.level > slow.from);
+        statistics.counts.fullest_held = statistics.counts.fullest_held.max(verdict.level);
+    }
+    let outcome = match decision {
+        _ if is_shadowed || state.over.contains(&place) => Outcome::Rejected,
+        Decision::Admitted if state.overflowed.contains(&place) => Outcome::Overflowed,
+        Decision::Admitted => Outcome::Charged,
+        _ => Outcome::NotCharged,
+    };
+    let told = |(cost, initial): (&Cost, u64)| {
+        response_cost(cost, record).unwrap_or(initial).saturating_add(response_bytes(cost, record))
+    };
+    let cost = state.costs(input.limits, place).map(told).max().unwrap_or(0);
+    let need = pooled.map_or(ask.need, |pooled| pooled.demand.need);
+    let decided = Decided {
+        key: ask.key,
+        time,
+        limit: ask.limit,
+        is_own: Arc::ptr_eq(ask.limit, own),
+        // A response that another limit has kept away needs nothing.
+        need: match outcome {
+            Outcome::NotCharged => need,
+            _ if ask.limit.unit() == CountedUnit::Bytes => need.max(cost),
+            _ => need,
+        },
+        cost,
+        outcome,
+    };
+    statistics.add(&decided, text);
+    if has_ban_begun {
+        statistics.begin_ban(ask.key);
     }
 }

@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
 
 use crate::admin::RemoteStatus;
-use crate::base::clock::{self, Time};
+use crate::base::clock;
 use crate::base::threads::{Background, block_on};
 use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
@@ -44,7 +44,7 @@ pub struct Remote {
     writing: Arc<Mutex<()>>,
     state: Mutex<State>,
     /// Shared with the admin thread, which only reads.
-    pub(super) status: Arc<Mutex<RemoteStatus>>,
+    pub status: Arc<Mutex<RemoteStatus>>,
 }
 
 #[derive(Debug, Default)]
@@ -75,16 +75,6 @@ impl Remote {
     /// `None` if no copy is kept.
     pub fn copy_path(&self) -> Option<&Path> {
         self.copy.as_ref().map(|copy| &*copy.path)
-    }
-
-    /// Why the last fetch failed; `None` if it did not.
-    pub(super) fn error(&self) -> Option<String> {
-        self.status.lock().error.clone()
-    }
-
-    /// When the copy was saved, if it is in force.
-    pub fn copy_saved(&self) -> Option<Time> {
-        self.status.lock().copy_saved
     }
 
     /// Fetches the configuration and checks it. The error says why there is none, or has all its problems.
@@ -155,7 +145,7 @@ impl Remote {
     pub fn refused(&self) {
         let mut state = self.state.lock();
         let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref();
-        state.is_settled &= self.error().is_some() || !is_same;
+        state.is_settled &= self.status.lock().error.is_some() || !is_same;
     }
 
     fn parsed(&self, text: &Bytes) -> Result<Document<'static>, Problems> {

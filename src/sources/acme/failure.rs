@@ -32,19 +32,7 @@ named! {
 }
 
 /// The pause that the authority has asked for in its last answer: it has refused something, or is not done yet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
-
-impl RetryAfter {
-    pub(super) fn set(&self, pause: Option<Duration>) {
-        *self.0.lock() = pause;
-    }
-
-    /// The pause, if the last answer asked for one and it was not taken before.
-    pub(super) fn take(&self) -> Option<Duration> {
-        self.0.lock().take()
-    }
-}
+pub(super) type RetryAfter = Arc<Mutex<Option<Duration>>>;
 
 /// Why there is no answer that the protocol defines.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +90,7 @@ impl OrderFailure {
             },
             _ => Kind::Unusable,
         };
-        Self { retry_after: told.take(), is_without_account, ..Self::new(kind, error) }
+        Self { retry_after: told.lock().take(), is_without_account, ..Self::new(kind, error) }
     }
 }
 

@@ -46,7 +46,7 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
         prove(acme, &mut order, claim, told).await?;
         let ready = order.poll_ready(&POLLS).await;
         if !matches!(ready, Ok(OrderStatus::Ready)) {
-            let retry_after = told.take();
+            let retry_after = told.lock().take();
             let why = refusal(&mut order).await;
             let failure = match (why, ready) {
                 (Some(why), _) => OrderFailure::new(Kind::Refused, why),
@@ -165,7 +165,7 @@ struct AcmeClient {
 impl AcmeClient {
     /// Keeps the pause for which an answer asks also for a restart: the gateway may end before the order does.
     fn keep(&self, pause: Option<Duration>) {
-        self.told.set(pause);
+        *self.told.lock() = pause;
         if let Some(pause) = pause
             && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
         {
@@ -190,7 +190,7 @@ impl HttpClient for AcmeClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let client = self.clone();
         Box::pin(async move {
-            client.told.set(None);
+            *client.told.lock() = None;
             let url = named_url(&client.acme.directory, &request.uri().to_string())?;
             let (head, body) = request.into_parts();
             let body = body.collect().await.map_or(Bytes::new(), Collected::to_bytes);

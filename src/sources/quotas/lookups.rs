@@ -2,12 +2,12 @@
 //! only one at a time probes whether it is back.
 
 use std::collections::HashMap;
-use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -108,17 +108,10 @@ pub(super) async fn run(source: Arc<QuotaSource>) {
                 following.spawn_local(follow(driver.source.clone(), changed));
             }
             Some(_) = following.join_next() => {}
-            () = due(probe_at) => driver.probe(),
+            Some(()) = OptionFuture::from(probe_at.map(sleep_until)) => driver.probe(),
             // The task has panicked.
             Some(_) = background.join_next() => return,
         }
-    }
-}
-
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }
 

@@ -27,25 +27,17 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 pub struct Postgres {
     settings: PostgresSettings,
     changes: Box<dyn Fn(QuotaChange)>,
-    state: watch::Sender<State>,
+    /// The session, or why there is none; `None` before the first attempt has ended.
+    state: watch::Sender<Option<Result<Rc<Session>, String>>>,
     /// What was logged last, and when.
     logged: RefCell<Option<(String, Instant)>>,
-}
-
-#[derive(Clone)]
-enum State {
-    /// No attempt has ended yet.
-    Connecting,
-    Connected(Rc<Session>),
-    /// Why there is no session.
-    Away(String),
 }
 
 impl Postgres {
     /// [`Self::run`] connects. `changes` is called for what the database announces.
     pub fn new(settings: &PostgresSettings, changes: impl Fn(QuotaChange) + 'static) -> Self {
-        let state = watch::Sender::new(State::Connecting);
-        Self { settings: settings.clone(), changes: Box::new(changes), state, logged: RefCell::default() }
+        let (state, logged) = Default::default();
+        Self { settings: settings.clone(), changes: Box::new(changes), state, logged }
     }
 
     /// Stays connected, with growing pauses, and listens. Never returns; runs concurrently with [`Self::look_up`].
@@ -56,7 +48,7 @@ impl Postgres {
             let why = match session::open(&self.settings, &self.changes).await {
                 Ok(opened) => {
                     connected_at = Some(Instant::now());
-                    self.state.send_replace(State::Connected(opened.session.clone()));
+                    self.state.send_replace(Some(Ok(opened.session.clone())));
                     tracing::info!(server = %self.settings.url, "connected to PostgreSQL for quotas");
                     *self.logged.borrow_mut() = None;
                     // Changes in the meantime were not announced.
@@ -70,7 +62,7 @@ impl Postgres {
                 Err(why) => why,
             };
             self.log(&why, "PostgreSQL cannot be asked for quotas");
-            self.state.send_replace(State::Away(why));
+            self.state.send_replace(Some(Err(why)));
             let was_stable = connected_at.is_some_and(|at| at.elapsed() > PAUSES.longest);
             failures = if was_stable { 1 } else { failures.saturating_add(1) };
             // With jitter, so gateways do not connect all at once.
@@ -86,12 +78,11 @@ impl Postgres {
             return Ok(None);
         }
         let mut states = self.state.subscribe();
-        let tried = states.wait_for(|state| !matches!(state, State::Connecting)).await;
-        let state = tried.map_or(State::Connecting, |state| state.clone());
+        let state = states.wait_for(Option::is_some).await.ok().and_then(|state| state.clone());
         match state {
-            State::Connected(session) => session.look_up(key).await,
-            State::Away(why) => Err(LookupError::Away(why)),
-            State::Connecting => Err(LookupError::Away("it is not connected".to_owned())),
+            Some(Ok(session)) => session.look_up(key).await,
+            Some(Err(why)) => Err(LookupError::Away(why)),
+            None => Err(LookupError::Away("it is not connected".to_owned())),
         }
     }
 
