@@ -126,6 +126,13 @@ pub struct LimitChanges {
     pub replaced: Vec<Replaced>,
 }
 
+impl LimitChanges {
+    /// Of the limits in use; some come several times.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.in_use.iter().map(|limit| limit.name()).chain(self.with_quotas.iter().map(String::as_str))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Replaced {
     /// The only key concerned, because an override of it was set or has ended; `None` if all keys are.

@@ -272,13 +272,17 @@ impl Memory {
         for _ in 0..self.shards.len().div_ceil(parts.max(1)) {
             let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
-            let mut shard = self.shards[index].lock();
-            shard.sweep(|key, entry| {
+            self.sweep_shard(&self.shards[index], |key, entry| {
                 !reloads.is_spent(&entry.limit, &entry.cell, now)
                     && reloads.is_needed(&entry.limit, key.with(entry.limit.shape()))
             });
-            shard.report_to(&self.bytes);
         }
+    }
+
+    fn sweep_shard(&self, shard: &Mutex<Shard>, needed: impl Fn(&Fingerprint, &CellEntry) -> bool) {
+        let mut shard = shard.lock();
+        shard.sweep(needed);
+        shard.report_to(&self.bytes);
     }
 
     pub fn keys(&self) -> usize {

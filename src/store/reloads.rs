@@ -68,6 +68,8 @@ pub(super) struct Reloads {
     /// The limits of the configuration, with the lowest rates that their keys may have; `None` before the first reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
     with_quotas: HashSet<String, RandomState>,
+    /// The names of both.
+    names: HashSet<String, RandomState>,
     /// The number of reloads; it may wrap.
     count: u32,
 }
@@ -104,6 +106,7 @@ impl Reloads {
         let is_gone = |before: &HashMap<_, _, _>| before.keys().any(|id| !in_use.contains_key(id));
         let has_lost = self.in_use.as_ref().is_none_or(is_gone);
         (self.in_use, self.with_quotas) = (Some(in_use), changes.with_quotas.iter().cloned().collect());
+        self.names = changes.names().map(str::to_owned).collect();
         has_lost || !changes.replaced.is_empty()
     }
 
@@ -202,6 +205,11 @@ impl Reloads {
         let all: SmallVec<[_; 4]> = after.filter(|migration| self.is_in_use(&migration.to, key)).collect();
         let known = all.iter().find(|migration| all.len() > 1 && is_known(&migration.to));
         known.or(all.first()).copied()
+    }
+
+    /// The limits that this reload adds again, or for the first time.
+    pub(super) fn added<'c>(&self, changes: &'c LimitChanges) -> Vec<&'c str> {
+        changes.names().filter(|name| self.in_use.is_some() && !self.names.contains(*name)).collect()
     }
 
     /// Whether the configuration, or an override, has the limit.

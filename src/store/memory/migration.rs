@@ -50,9 +50,15 @@ impl ReloadsSoFar {
 }
 
 impl Memory {
-    /// From now on, cells of removed limits are dropped, and cells of limits that count differently are migrated.
+    /// From now on, cells of removed limits are dropped, and cells of limits that count differently are migrated. A limit that
+    /// is added again begins without cells, since only those from before its removal can be left.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         self.reloads.change(|reloads| {
+            let added = reloads.added(changes);
+            if !added.is_empty() {
+                let is_other = |_: &Fingerprint, entry: &CellEntry| !added.contains(&entry.limit.name());
+                self.shards.iter().for_each(|shard| self.sweep_shard(shard, is_other));
+            }
             let mut reloads = reloads.clone();
             reloads.add(changes, now);
             Some(reloads)
