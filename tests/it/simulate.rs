@@ -180,7 +180,11 @@ fn the_own_log_of_a_gateway_is_replayed() {
     assert_eq!(report["skipped"], 0, "lines that are about something else are not requests: {report:#}");
     let limit = &report["limits"]["api"];
     assert_eq!([&limit["requests"], &limit["rejected"]], [8, 2], "refused requests count like all others: {report:#}");
-    assert!(report["notes"].to_string().contains("3 requests were answered 429"), "{report:#}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("3 requests were answered 429") && !notes.contains("would have cost"), "{report:#}");
+    let of_bytes = LIMIT.replace("5/10s", "6KiB/d") + "[limits.api.cost]\nbytes = \"response\"\n";
+    let notes = Folder::new(&of_bytes).json(&[], &log)["notes"].to_string();
+    assert!(notes.contains("would have cost, so suggested rates are too low for api"), "{notes}");
 }
 
 #[test]

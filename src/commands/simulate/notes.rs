@@ -50,10 +50,17 @@ impl Notes<'_> {
             notes.push(format!("{} requests are answered 400, 413 or 501 before any limit is asked", totals.refused));
         }
         if totals.limited_then > 0 {
-            notes.push(format!(
+            let mut note = format!(
                 "{} requests were answered 429 when they were logged: they count like all others, since clients sent them",
                 totals.limited_then
-            ));
+            );
+            let by_response = self.config.limits.iter().filter(|limit| limit.cost.is_known_from_response());
+            let names: Vec<_> = by_response.map(|limit| limit.name.as_str()).collect();
+            if !names.is_empty() {
+                note += "; but the log does not say what they would have cost, so suggested rates are too low for ";
+                note += &names.join(", ");
+            }
+            notes.push(note);
         }
         if seen.left_out > 0 {
             notes.push(format!(

@@ -61,6 +61,11 @@ impl Cost {
         }
     }
 
+    /// Whether only a response tells the cost, and a refused request has another one.
+    pub fn is_known_from_response(&self) -> bool {
+        matches!(self, Self::ResponseHeader { .. } | Self::Tokens(_) | Self::Bytes(_))
+    }
+
     /// Whether a body breaks off that needs more bytes than there is room for.
     pub fn cuts_bytes(&self) -> bool {
         matches!(self, Self::Bytes(ByteCost { on_exhausted: OnExhausted::Cut, .. }))

@@ -1,6 +1,7 @@
-//! A limit whose overrides have several layouts, and many changes of it, of which a key may have missed any number.
+//! A limit whose overrides have several layouts, and many changes of it, of which a key may have missed any number; and a limit
+//! that is removed for a time.
 
-use super::reloads::{counted, later};
+use super::reloads::{all, counted, later};
 use super::*;
 
 const PLANS: usize = 5;
@@ -59,4 +60,27 @@ fn what_was_reserved_is_given_back_to_a_cell_that_has_yet_to_follow_the_last_cha
     change(&memory, 2);
     assert_eq!(memory.settle(&reserved, 1, later(3)).remaining, 7);
     assert_eq!(memory.decide(&[ask(&now[0], key(1))], later(3)).verdicts[0].1.remaining, 6);
+}
+
+#[test]
+fn a_limit_that_is_added_again_begins_at_zero() {
+    let other = counted("b", &["9/h"], None);
+    for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
+        let memory = Memory::new(1000, usize::MAX);
+        let reload = |in_use: &[&Arc<Limit>], replaced| {
+            let in_use = in_use.iter().map(|limit| Arc::clone(limit)).collect();
+            memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, later(1));
+        };
+        reload(&[&old, &other], vec![]);
+        let both = [(&old, key(1)), (&other, key(2))];
+        assert!((0..7).all(|_| both.iter().all(|(limit, key)| admitted(&memory, &[ask(limit, *key)], later(1)))));
+        reload(&[&other], vec![]);
+        reload(&[&new, &other], vec![]);
+        assert_eq!((0..10).filter(|_| admitted(&memory, &[ask(&new, key(1))], later(2))).count(), 9);
+        let replaced = Replaced { key: None, from: new.clone(), to: old.clone() };
+        reload(&[&old, &other], vec![replaced]);
+        assert!(!admitted(&memory, &[ask(&old, key(1))], later(2)), "{:?} to {:?}", new.rates(), old.rates());
+        let left = (0..9).filter(|_| admitted(&memory, &[ask(&other, key(2))], later(2))).count();
+        assert_eq!(left, 2, "those of other limits stay");
+    }
 }

@@ -49,28 +49,6 @@ pub(super) fn all() -> Vec<Arc<Limit>> {
 }
 
 #[test]
-fn a_limit_that_is_added_again_begins_at_zero() {
-    let other = counted("b", &["9/h"], None);
-    for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
-        let memory = Memory::new(1000, usize::MAX);
-        let reload = |in_use: &[&Arc<Limit>], replaced| {
-            let in_use = in_use.iter().map(|limit| Arc::clone(limit)).collect();
-            memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, later(1));
-        };
-        reload(&[&old, &other], vec![]);
-        let both = [(&old, key(1)), (&other, key(2))];
-        assert!((0..7).all(|_| both.iter().all(|(limit, key)| admitted(&memory, &[ask(limit, *key)], later(1)))));
-        reload(&[&other], vec![]);
-        reload(&[&new, &other], vec![]);
-        assert_eq!((0..10).filter(|_| admitted(&memory, &[ask(&new, key(1))], later(2))).count(), 9);
-        let replaced = Replaced { key: None, from: new.clone(), to: old.clone() };
-        reload(&[&old, &other], vec![replaced]);
-        assert!(!admitted(&memory, &[ask(&old, key(1))], later(2)), "{:?} to {:?}", new.rates(), old.rates());
-        assert_eq!(remaining_of(&memory, &other, key(2), later(2)), 2, "those of other limits stay");
-    }
-}
-
-#[test]
 fn what_was_counted_goes_on_whatever_counts() {
     for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
         let memory = Memory::new(1000, usize::MAX);
