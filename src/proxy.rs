@@ -189,12 +189,9 @@ async fn serve(
         return Box::pin(envoy::serve(connection, &gateway, request, response, guard)).await;
     }
     let (is_head, via) = (request.head.method == Method::HEAD, connection.via());
-    let mut asked = asked(connection, gateway.refused_status, request, response);
+    let mut asked = asked(connection, &gateway, request, response);
     let refused_status = asked.as_ref().map(|_| gateway.refused_status);
     let request = asked.as_deref_mut().unwrap_or(request);
-    if refused_status.is_none() {
-        gateway.resolver.remove_unforwarded(&mut request.head.headers, connection.peer);
-    }
     let (head, body, ambiguity) = (&request.head, &mut request.body, request.ambiguity);
     let received = connection.arrived(head, body.as_ref(), ambiguity, refused_status.is_some());
     // The target and the next step are used where they are, since moving them would cost more than to read them.

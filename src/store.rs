@@ -127,9 +127,10 @@ pub struct LimitChanges {
 }
 
 impl LimitChanges {
-    /// Of the limits in use; some come several times.
+    /// Of the limits in use that have rates; some come several times.
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.in_use.iter().map(|limit| limit.name()).chain(self.with_quotas.iter().map(String::as_str))
+        let with_rates = self.in_use.iter().filter(|limit| !limit.rates().is_empty());
+        with_rates.map(|limit| limit.name()).chain(self.with_quotas.iter().map(String::as_str))
     }
 }
 

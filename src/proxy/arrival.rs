@@ -2,7 +2,7 @@
 //! replaces the question, and passes all steps but the last one.
 
 use http::request::Parts;
-use http::{Response, StatusCode, header};
+use http::{Response, header};
 
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::clock::Time;
@@ -93,17 +93,21 @@ fn begin_spans(
 
 /// The request about which `question` asks; `None` if `question` is a plain request, or is refused itself. The request has no
 /// body, since proxies ask before they have read it. `response` refuses the request with `refused_status` until it is filled:
-/// the proxy gets this where a client gets no answer.
+/// the proxy gets this where a client gets no answer. A plain request loses the headers by which it must not be decided.
 pub(super) fn asked(
     connection: &ConnectionContext,
-    refused_status: StatusCode,
-    question: &IncomingRequest,
+    gateway: &WorkerSnapshot,
+    question: &mut IncomingRequest,
     response: &mut Response<ObservedBody>,
 ) -> Option<Box<IncomingRequest>> {
-    if connection.traffic == Traffic::Requests || question.ambiguity.is_some() {
+    if connection.traffic == Traffic::Requests {
+        gateway.resolver.remove_unforwarded(&mut question.head.headers, connection.peer);
         return None;
     }
-    *response.status_mut() = refused_status;
+    if question.ambiguity.is_some() {
+        return None;
+    }
+    *response.status_mut() = gateway.refused_status;
     let (head, ambiguity) = match forward_auth::read(&question.head) {
         Ok(head) => (head, None),
         Err(why) => (question.head.clone(), Some(why)),

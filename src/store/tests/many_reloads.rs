@@ -64,23 +64,23 @@ fn what_was_reserved_is_given_back_to_a_cell_that_has_yet_to_follow_the_last_cha
 
 #[test]
 fn a_limit_that_is_added_again_begins_at_zero() {
-    let other = counted("b", &["9/h"], None);
+    let (other, without_rates) = (counted("b", &["9/h"], None), counted("a", &[], None));
     for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
-        let memory = Memory::new(1000, usize::MAX);
-        let reload = |in_use: &[&Arc<Limit>], replaced| {
-            let in_use = in_use.iter().map(|limit| Arc::clone(limit)).collect();
-            memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, later(1));
-        };
-        reload(&[&old, &other], vec![]);
-        let both = [(&old, key(1)), (&other, key(2))];
-        assert!((0..7).all(|_| both.iter().all(|(limit, key)| admitted(&memory, &[ask(limit, *key)], later(1)))));
-        reload(&[&other], vec![]);
-        reload(&[&new, &other], vec![]);
-        assert_eq!((0..10).filter(|_| admitted(&memory, &[ask(&new, key(1))], later(2))).count(), 9);
-        let replaced = Replaced { key: None, from: new.clone(), to: old.clone() };
-        reload(&[&old, &other], vec![replaced]);
-        assert!(!admitted(&memory, &[ask(&old, key(1))], later(2)), "{:?} to {:?}", new.rates(), old.rates());
-        let left = (0..9).filter(|_| admitted(&memory, &[ask(&other, key(2))], later(2))).count();
-        assert_eq!(left, 2, "those of other limits stay");
+        for meanwhile in [&[&other][..], &[&other, &without_rates]] {
+            let memory = Memory::new(1000, usize::MAX);
+            let reload = |in_use: &[&Arc<Limit>], replaced| {
+                let in_use = in_use.iter().map(|limit| Arc::clone(limit)).collect();
+                memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, later(1));
+            };
+            let admitted = |limit, number| admitted(&memory, &[ask(limit, key(number))], later(2));
+            reload(&[&old, &other], vec![]);
+            assert!((0..7).all(|_| admitted(&old, 1) && admitted(&other, 2)));
+            reload(meanwhile, vec![]);
+            reload(&[&new, &other], vec![]);
+            assert_eq!((0..10).filter(|_| admitted(&new, 1)).count(), 9);
+            reload(&[&old, &other], vec![Replaced { key: None, from: new.clone(), to: old.clone() }]);
+            assert!(!admitted(&old, 1), "{:?} to {:?}", new.rates(), old.rates());
+            assert_eq!((0..10).filter(|_| admitted(&other, 2)).count(), 2, "counts of other limits stay");
+        }
     }
 }
