@@ -29,6 +29,7 @@ const RULES: &[Rule] = &[
     everybody_is_trusted,
     keys::chosen_addresses,
     keys::of_proxies,
+    keys::addresses_of_proxies,
     keys::invented,
     rates_without_effect,
     shared_bytes,

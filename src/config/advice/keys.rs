@@ -66,6 +66,20 @@ pub(super) fn of_proxies(advised: &Advised<'_>) {
     }
 }
 
+/// Limits by `client-ip` where only other proxies ask, none of which is trusted to name its clients.
+pub(super) fn addresses_of_proxies(advised: &Advised<'_>) {
+    let config = advised.config;
+    if !config.server.listen.is_empty() || !config.server.trusted_proxies.is_empty() {
+        return;
+    }
+    let has_address = |limit: &&Limit| limit.sources().any(|source| matches!(source, Source::ClientIp { .. }));
+    if let Some(limit) = config.routes.iter().flat_map(|route| config.limits_of(route)).find(has_address) {
+        let message =
+            format!("`{}` counts all clients of a proxy that asks as one: their addresses are unknown", limit.name);
+        advised.warn(&[&"limits", &limit.name, &"key"], message, "list the proxies that ask in `trusted_proxies`");
+    }
+}
+
 /// Limits that alone bound what a client sends to a route, although it can invent a new key for each request.
 pub(super) fn invented(advised: &Advised<'_>) {
     let config = advised.config;
