@@ -53,7 +53,7 @@ impl Reader {
             at += match self.state {
                 State::String => self.string(rest, plain_length(rest), self.at + at, to),
                 State::Word => self.word(rest, self.at + at, to),
-                State::Broken | State::Trailing => break,
+                State::TooDeep | State::Broken | State::Trailing => break,
                 State::Escape => self.escape(rest[0], to),
                 State::Unicode => self.unicode(rest[0], to),
                 _ => self.structure(rest, self.at + at, to),
@@ -93,6 +93,11 @@ impl Reader {
     /// Whether there was one whole value, and something else after it.
     pub fn is_trailing(&self) -> bool {
         self.state == State::Trailing
+    }
+
+    /// Whether the reader stopped at an array or object that is nested too deeply, in what may be JSON.
+    pub fn is_too_deep(&self) -> bool {
+        self.state == State::TooDeep
     }
 
     /// Reads what is between values, and the next value. Returns how many bytes were read, as do the functions below.
@@ -139,7 +144,11 @@ impl Reader {
                 // A byte order mark. Within so few bytes, nothing else gets here.
                 _ if state == State::Value && [0xef, 0xbb, 0xbf].get(at + length) == Some(&byte) => {}
                 _ => {
-                    self.state = if state == State::Done { State::Trailing } else { State::Broken };
+                    self.state = match byte {
+                        b'[' | b'{' if takes_value => State::TooDeep,
+                        _ if state == State::Done => State::Trailing,
+                        _ => State::Broken,
+                    };
                     return length;
                 }
             }

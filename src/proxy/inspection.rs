@@ -243,9 +243,11 @@ impl From<BodyProblem> for Rejection {
         let (status, reason) = match problem {
             BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
             BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
-            BodyProblem::NotJson | BodyProblem::Trailing | BodyProblem::Background | BodyProblem::Fields => {
-                (StatusCode::BAD_REQUEST, Reason::BadBody)
-            }
+            BodyProblem::NotJson
+            | BodyProblem::TooDeep
+            | BodyProblem::Trailing
+            | BodyProblem::Background
+            | BodyProblem::Fields => (StatusCode::BAD_REQUEST, Reason::BadBody),
             BodyProblem::TooManyElements => (StatusCode::PAYLOAD_TOO_LARGE, Reason::BadBody),
         };
         Self::new(status, reason, problem.to_string())

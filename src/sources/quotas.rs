@@ -39,8 +39,10 @@ pub struct QuotaAnswer {
 /// Why a lookup has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// The source cannot be reached, the connection broke, or the answer does not come in time. That says nothing about the key.
+    /// The source cannot be reached, or asks for fewer lookups. That says nothing about the key.
     Away(String),
+    /// The source breaks or is silent at this key. Other keys may get answers.
+    Unanswered(String),
     /// The source has answered this key in an unusable way. Other keys are not affected.
     Unusable(String),
 }

@@ -83,11 +83,12 @@ impl<'a> Inspection<'a> {
         let is_begun = reader.is_trailing() && said.is_structure;
         let form = match (is_whole, is_begun) {
             (true, _) if said.is_strict => Form::Json,
+            _ if reader.is_too_deep() => Form::TooDeep,
             (false, false) => Form::Other,
             _ => Form::AlmostJson,
         };
         match form {
-            Form::Other => {
+            Form::TooDeep | Form::Other => {
                 // A lenient server may still read the items of a broken array.
                 let elements = said.elements();
                 Inspected { form, elements, ..Said::new(said.pointers, said.api).text_only(length) }

@@ -125,6 +125,29 @@ fn a_batch_with_too_many_keys_or_items_is_refused() {
 }
 
 #[test]
+fn a_body_that_is_nested_too_deeply_is_refused_whatever_it_claims_to_be() {
+    let deep = ["[".repeat(70_000), "]".repeat(70_000)].concat();
+    let one = r#"{"params": {"name": "a"}}"#;
+    for (key, rest) in [(BY_NAME, THREE), ("\"global\"", "rates = [\"3/d\"]\ncost = { elements = true }")] {
+        let gateway = Gateway::start(&config("", key, rest));
+        let mut client = gateway.client();
+        for body in [
+            format!(r#"{{"z": {deep}, "params": {{"name": "a"}}}}"#),
+            format!(r#"{{"params": {{"name": "a"}}, "z": {deep}}}"#),
+            format!("[{one}, {one}, {deep}]"),
+        ] {
+            for kind in ["application/json", "text/plain"] {
+                let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\n");
+                let answer = client.call(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+                answer.expect_problem(400);
+                assert!(answer.text().contains("nested too deeply"), "{}", answer.text());
+            }
+        }
+        assert_eq!(call(&mut client, one).status, 200, "nothing was counted");
+    }
+}
+
+#[test]
 fn each_item_costs_what_a_request_costs() {
     every_store(|store| {
         let gateway = Gateway::start(&config(store, BY_NAME, "rates = [\"10/d\"]\ncost = 2"));

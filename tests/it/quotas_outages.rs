@@ -30,8 +30,8 @@ fn while_the_source_is_away_what_is_known_holds_and_nobody_waits() {
     let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"1s\"", ""));
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "bad"), [403]);
-    plans.set("*", 503, "");
-    plans.set("/v1/bad", 503, "");
+    plans.set("*", 429, "");
+    plans.set("/v1/bad", 429, "");
     assert_eq!(statuses(client, "first"), [200, 429]);
     gateway.wait_message("a source of quotas is away: cached answers stay in use");
     assert_eq!(gateway.metric("gateway_quota_source_up"), Some(0.0));
@@ -99,10 +99,65 @@ fn a_killed_source_is_connected_to_again() {
     let gateway = Gateway::start(&limit(&url(server.address()), "", ""));
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "a"), [200, 429], "the connection broke");
-    gateway.wait_message("a source of quotas is back");
-    assert_eq!(statuses(client, "b"), [200, 200, 429]);
+    assert_eq!(statuses(client, "b"), [200, 200, 429], "others are answered");
+    until("it is asked about again", Duration::from_secs(10), || statuses(client, "a") == [200]);
     *first.lock().unwrap() = true;
     assert_eq!(statuses(client, "c"), [200, 200, 429], "a kept connection that breaks is no failure");
+}
+
+#[test]
+fn a_key_at_which_the_source_breaks_takes_it_from_no_other() {
+    // Of keys that begin with a number, the source answers in this way, then closes the connection.
+    let broken = [
+        Vec::new(),
+        b"garbage\r\n\r\n".to_vec(),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}".to_vec(),
+        format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1000)).into_bytes(),
+        reply(502, ""),
+        reply(503, ""),
+        reply(504, ""),
+    ];
+    let count = broken.len();
+    let server = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some(request)) = receive(&mut wire) {
+            let number = request.target.trim_start_matches("/v1/").split('-').next().and_then(|text| text.parse().ok());
+            let Some(number) = number else {
+                let _ = wire.write(&reply(200, r#"{"block": true}"#));
+                continue;
+            };
+            let way: &Vec<u8> = &broken[usize::min(number, count - 1)];
+            let _ = wire.write(way);
+            return;
+        }
+    });
+    let gateway = Gateway::start(&limit(&url(server.address()), "", ""));
+    let client = &mut gateway.client();
+    for number in 0..count {
+        for again in 0..3 {
+            let keys = [format!("{number}-{again}"), format!("blocked-{number}-{again}")];
+            assert_eq!(keys.map(|key| client.get_with("/", field(&key)).status), [200, 403], "{number}");
+        }
+    }
+    assert_eq!(gateway.metric("gateway_quota_source_up"), Some(1.0));
+}
+
+#[test]
+fn a_source_that_breaks_at_several_keys_and_answers_none_is_away_after_five_seconds() {
+    let plans = Plans::start();
+    plans.set("*", 503, "");
+    let gateway = Gateway::start(&limit(&plans.url(), "", ""));
+    let client = &mut gateway.client();
+    let (begun, mut number) = (Instant::now(), 0);
+    until("it is away", Duration::from_secs(30), || {
+        number += 1;
+        assert_eq!(statuses(client, &format!("k{number}")), [200]);
+        gateway.metric("gateway_quota_source_up") == Some(0.0)
+    });
+    assert!(begun.elapsed() >= Duration::from_secs(5), "it may have been those keys alone");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
+    plans.set("*", 200, r#"{"block": true}"#);
+    gateway.wait_message("a source of quotas is back");
+    until("new keys are asked about", Duration::from_secs(10), || statuses(client, "later") == [403]);
 }
 
 #[test]
@@ -162,7 +217,7 @@ fn invented_keys_evict_none_that_the_source_knows() {
 #[test]
 fn a_key_that_the_source_cannot_answer_hides_no_other() {
     let plans = Plans::start();
-    plans.set("/v1/poison", 503, "");
+    plans.set("/v1/poison", 429, "");
     plans.set("/v1/gold", 200, r#"{"rates": ["1000000/d"]}"#);
     plans.set("/v1/late", 200, r#"{"rates": ["1000000/d"]}"#);
     let gateway = Gateway::start(&limit(&plans.url(), "", ""));

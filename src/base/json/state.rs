@@ -27,6 +27,8 @@ pub(super) enum State {
     /// The digits of `\u0000`.
     Unicode,
     Word,
+    /// An array or object came that is nested deeper than [`MAX_DEPTH`].
+    TooDeep,
     Broken,
 }
 

@@ -138,6 +138,11 @@ fn what_is_kept_is_bounded() {
     assert!(read([deep(MAX_DEPTH).as_bytes()]).2);
     let (_, length, is_whole) = read([deep(MAX_DEPTH + 2).as_bytes()]);
     assert_eq!((length, is_whole), (MAX_DEPTH * 3, false));
+    for (text, is_too_deep) in [(deep(MAX_DEPTH), false), (deep(MAX_DEPTH + 2), true), ("[[}".to_owned(), false)] {
+        let mut reader = Reader::default();
+        reader.read(text.as_bytes(), &mut Written::default());
+        assert_eq!(reader.is_too_deep(), is_too_deep);
+    }
 }
 
 #[test]

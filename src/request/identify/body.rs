@@ -26,7 +26,7 @@ pub struct BodyInspector {
     pub usage: Option<usage::UsageSource>,
     /// Whether to make streams state their use of tokens.
     asks_for_usage: bool,
-    /// Whether to refuse a body that is not JSON but declared as JSON.
+    /// Whether to refuse a body that is not JSON but declared as JSON, or that is nested too deeply.
     needs_json: bool,
     /// The most tokens that a limit estimates for a part that is not text.
     part: u64,
@@ -56,6 +56,8 @@ pub enum BodyProblem {
     NotUtf8,
     #[error("The body of the request is not JSON, but its Content-Type says so.")]
     NotJson,
+    #[error("The JSON in the body of the request is nested too deeply.")]
+    TooDeep,
     #[error("The body of the request has {0} more than once, or a value there that is too long.")]
     Ambiguous(Pointer),
     #[error(
@@ -163,6 +165,9 @@ impl BodyInspector {
         read: Inspection<'_>,
     ) -> Result<(InspectedBody<'_>, Vec<Patch>), BodyProblem> {
         let mut said = read.finish(body.len() as u64);
+        if self.needs_json && said.form == Form::TooDeep {
+            return Err(BodyProblem::TooDeep);
+        }
         let is_blank = || body.trim_ascii().is_empty();
         if self.needs_json && said.form != Form::Json && is_json(head.headers) && !is_blank() {
             return Err(BodyProblem::NotJson);

@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::announced::{Announced, Changed};
+use super::availability::LOOKUP_LIMIT;
 use super::origin::QuotaOrigin;
-use super::source::{Inbox, LOOKUP_LIMIT, Lookup, QuotaSource};
+use super::source::{Inbox, Lookup, QuotaSource};
 use super::{LookupError, QuotaAnswer};
 use crate::base::back_off::BackOff;
 use crate::base::clock;
@@ -130,7 +131,9 @@ async fn make(origin: Rc<QuotaOrigin>, lookup: Lookup, is_probe: bool) -> Ended 
         Ok(Some(Ok(result))) => result,
         // Other lookups may be answered.
         Ok(_) => Err(LookupError::Unusable("the lookup has panicked".to_owned())),
-        Err(_) => Err(LookupError::Away(format!("no answer within {}", humantime::format_duration(LOOKUP_LIMIT)))),
+        Err(_) => {
+            Err(LookupError::Unanswered(format!("no answer within {}", humantime::format_duration(LOOKUP_LIMIT))))
+        }
     };
     Ended { lookup, is_probe, begun, result }
 }
@@ -182,8 +185,15 @@ impl Driver {
         // If the lookup has panicked, dropping it has woken all who wait.
         let Some(Ended { lookup, is_probe, begun, result }) = ended else { return };
         let has_changed = self.asking.remove(&lookup.key).is_some_and(|asking| asking.has_changed);
-        if let Err(LookupError::Away(why)) = &result {
-            if self.source.availability.failed(begun) {
+        let now = Instant::now();
+        let availability = &self.source.availability;
+        let failed = match &result {
+            Err(LookupError::Away(why)) => Some((why, availability.failed(begun))),
+            Err(LookupError::Unanswered(why)) => Some((why, availability.unanswered(lookup.key, begun, now))),
+            Ok(_) | Err(LookupError::Unusable(_)) => None,
+        };
+        if let Some((why, is_new)) = failed {
+            if is_new {
                 tracing::warn!(
                     limit = self.source.limit(),
                     why,
@@ -193,8 +203,7 @@ impl Driver {
             self.source.end(&lookup, result, clock::now());
             return self.failed(lookup, is_probe);
         }
-        let now = Instant::now();
-        let is_back = self.source.availability.answered(now);
+        let is_back = availability.answered(now);
         self.source.counters.duration.observe(clock::micros(now.saturating_duration_since(begun)));
         self.source.end(&lookup, result, clock::now());
         if has_changed {

@@ -114,7 +114,7 @@ impl Http {
         }
         let connection = self.connect().await.map_err(LookupError::Away)?;
         self.exchange(connection, key).await.map_err(|failure| match failure {
-            Failure::Broken(why) => LookupError::Away(why),
+            Failure::Broken(why) => LookupError::Unanswered(why),
             Failure::Other(error) => error,
         })
     }
@@ -152,7 +152,7 @@ impl Http {
 
     async fn exchange(&self, mut connection: Connection, key: &str) -> Result<Option<QuotaAnswer>, Failure> {
         let unusable = |why: &str| Failure::Other(LookupError::Unusable(why.to_owned()));
-        let away = |why: String| Failure::Other(LookupError::Away(why));
+        let unanswered = |why: String| Failure::Other(LookupError::Unanswered(why));
         let request = self.request(key).ok_or_else(|| unusable("the key cannot be part of a URL"))?;
         let sent = connection.send(request).await;
         let (head, body) =
@@ -162,7 +162,7 @@ impl Http {
             Err(error) if error.is::<LengthLimitError>() => {
                 return Err(unusable(&format!("the answer has more than {} KiB", MAX_ANSWER >> 10)));
             }
-            Err(error) => return Err(away(format!("the server does not send all of the answer: {error}"))),
+            Err(error) => return Err(unanswered(format!("the server does not send all of the answer: {error}"))),
         };
         // The connection may be ready only after the end of the response was seen.
         if connection.becomes_ready().await {
@@ -174,10 +174,13 @@ impl Http {
         match head.status {
             StatusCode::OK => read(&body).map_err(|why| unusable(&why)),
             StatusCode::NOT_FOUND => Ok(None),
-            status @ (StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT) => Err(away(format!("the server answers {}", status.as_u16()))),
+            StatusCode::TOO_MANY_REQUESTS => {
+                Err(Failure::Other(LookupError::Away("the server answers 429".to_owned())))
+            }
+            // A proxy before the server answers so if the server breaks or is silent.
+            status @ (StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) => {
+                Err(unanswered(format!("the server answers {}", status.as_u16())))
+            }
             status if status.is_redirection() => {
                 Err(unusable(&format!("the server answers {}, and redirects are not followed", status.as_u16())))
             }

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
-use super::availability::Availability;
+use super::availability::{Availability, LOOKUP_LIMIT};
 use super::cache::{Cache, CacheAnswer, CachedQuota, LookupAnswer};
 use super::origin::QuotaOrigin;
 use super::quota::{Quota, Terms};
@@ -19,9 +18,6 @@ use crate::base::metrics::{Counter, Histogram, SharedCounter};
 use crate::base::threads::block_on;
 use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
-
-/// The longest time of a lookup; requests stop waiting earlier.
-pub(super) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The length of each of the two queues.
 const QUEUE: usize = 1024;
@@ -192,9 +188,11 @@ impl QuotaSource {
                 Err(why) => (self.unusable(&why), &self.counters.unusable),
             },
             Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
-            Err(LookupError::Away(_)) if self.availability.is_away() => (LookupAnswer::Nothing, &self.counters.failed),
-            // Other lookups are answered.
-            Err(LookupError::Away(_)) => (LookupAnswer::Unusable, &self.counters.failed),
+            Err(LookupError::Away(_) | LookupError::Unanswered(_)) => match self.availability.is_away() {
+                true => (LookupAnswer::Nothing, &self.counters.failed),
+                // Other keys may get answers.
+                false => (LookupAnswer::Unusable, &self.counters.failed),
+            },
         };
         counter.one();
         self.cache.end(lookup.key, Fingerprint::of(lookup.sent.as_bytes()), found, now);
@@ -226,14 +224,14 @@ impl QuotaSource {
             tokio::select! {
                 answer = origin.look_up(&sent) => answer,
                 () = origin.run() => Err(LookupError::Away("the connection has ended".to_owned())),
-                () = tokio::time::sleep(LOOKUP_LIMIT) => Err(LookupError::Away(format!("no answer within {limit}"))),
+                () = tokio::time::sleep(LOOKUP_LIMIT) => Err(LookupError::Unanswered(format!("no answer within {limit}"))),
             }
         });
         match asked.map_err(|error| error.to_string())? {
             Ok(None) => Ok(None),
             Ok(Some(answer)) => self.terms.load().read(answer),
             Err(LookupError::Away(why)) => Err(format!("the source is away: {why}")),
-            Err(LookupError::Unusable(why)) => Err(why),
+            Err(LookupError::Unanswered(why) | LookupError::Unusable(why)) => Err(why),
         }
     }
 }

@@ -37,6 +37,8 @@ pub enum Form {
     Json,
     /// Not valid JSON, but some servers read it.
     AlmostJson,
+    /// Not read to its end, since it is nested deeper than [`MAX_DEPTH`](crate::base::json::MAX_DEPTH). Some servers read it.
+    TooDeep,
     Other,
 }
 

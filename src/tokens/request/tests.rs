@@ -7,6 +7,7 @@ mod told_apart;
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::json::MAX_DEPTH;
 
 /// Reads a body for the API that has the maximum in it.
 fn read(body: &[u8], pointers: &[&str]) -> Inspected {
@@ -241,6 +242,16 @@ fn what_is_no_json_is_text() {
         );
     }
     assert_eq!(read("\u{feff}{\"m\":\"a\"}".as_bytes(), &["/m"]).documents[0], [value("a")]);
+}
+
+#[test]
+fn what_is_nested_too_deeply_is_told_apart() {
+    let deep = ["[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1)].concat();
+    for body in [format!(r#"{{"x":{deep},"m":"a"}}"#), format!(r#"{{"m":"a","x":{deep}}}"#), format!("[{deep}]")] {
+        let read = read(body.as_bytes(), &["/m"]);
+        assert_eq!((read.form, read.input.text), (Form::TooDeep, body.len() as u64));
+    }
+    assert_eq!(read(format!("x {deep}").as_bytes(), &["/m"]).form, Form::Other);
 }
 
 #[test]

@@ -102,7 +102,7 @@ async fn open_at(
         match prepare(&client, &settings.query).await {
             Ok(prepared) => Ok(Ok(Arc::new(prepared))),
             Err(LookupError::Unusable(why)) => Ok(Err(why)),
-            Err(LookupError::Away(why)) => Err(why),
+            Err(LookupError::Away(why) | LookupError::Unanswered(why)) => Err(why),
         }
     };
     let prepared = tokio::select! {
@@ -258,7 +258,7 @@ impl Session {
             }
             Ok(Err(LookupError::Unusable(why))) => *self.prepared.borrow_mut() = Err(why),
             // The next check finds out whether the server is still there.
-            Ok(Err(LookupError::Away(_))) | Err(_) => {}
+            Ok(Err(LookupError::Away(_) | LookupError::Unanswered(_))) | Err(_) => {}
         }
     }
 }
