@@ -284,12 +284,12 @@ fn what_is_refused_is_not_used() {
 fn what_other_requests_have_reserved_is_not_used() {
     every_store(|store| {
         let hook = Hook::start();
-        let (go, held) = std::sync::mpsc::channel::<()>();
-        let held = std::sync::Mutex::new(held);
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let gone = std::sync::Mutex::new(gone);
         let upstream = Upstream::start(move |request| {
             let used: Value = serde_json::from_slice(&request.body).unwrap();
             if used["user"] == "held" {
-                held.lock().unwrap().recv().unwrap();
+                gone.lock().unwrap().recv().unwrap();
             }
             reply_json(&format!("{{\"usage\":{{\"total_tokens\":{}}}}}", used["seed"]))
         });
@@ -314,6 +314,9 @@ fn what_other_requests_have_reserved_is_not_used() {
             hook.wait(2);
             go.send(()).unwrap();
             assert_eq!(first.join().unwrap(), 200, "{store}");
+        });
+        until("both are settled", PATIENCE, || {
+            gateway.admin("/api/limits/l/keys/alice").json()["rates"][0]["used"] == 400
         });
         assert_eq!(ask("alice", 450, 450, ""), 200, "{store}");
         let all = ["l 1000/31d alice 0.8 850/1000", "l 1000/31d fence 0.8 1000/1000", "l 1000/31d fence 1.0 1000/1000"];
