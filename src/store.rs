@@ -25,7 +25,7 @@ use memory::Memory;
 pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
 pub use ticket::{Reserved, Ticket};
-pub use watch::{ReachedRate, ReachedRates, Watch};
+pub use watch::{ReachedRate, ReachedRates, Watch, Watcher};
 
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]

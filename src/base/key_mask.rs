@@ -27,9 +27,7 @@ impl KeyMask {
 
     /// The first and last characters of a key, unless the key is short, and digits that identify it.
     pub fn of(&self, key: Fingerprint, text: &str) -> String {
-        let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
-        let hash = hash.to_hex();
-        let digits = &hash[..DIGITS];
+        let digits = self.digits(key);
         let characters: Vec<char> = text.chars().collect();
         match characters.len() {
             // Requests without a key.
@@ -40,6 +38,16 @@ impl KeyMask {
                 format!("{begin}\u{2026}{end}#{digits}")
             }
         }
+    }
+
+    /// The text with the digits that identify the key.
+    pub fn identified(&self, key: Fingerprint, text: &str) -> String {
+        format!("{text}#{}", self.digits(key))
+    }
+
+    fn digits(&self, key: Fingerprint) -> String {
+        let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
+        hash.to_hex()[..DIGITS].to_owned()
     }
 }
 
@@ -63,5 +71,6 @@ mod tests {
         assert!(masked(&mask, "secret7").starts_with("\u{2026}#"), "{}", masked(&mask, "secret7"));
         assert!(masked(&mask, "\u{e4}\u{f6}\u{fc}45678").starts_with("\u{e4}\u{f6}\u{2026}78#"));
         assert_eq!(masked(&mask, ""), "");
+        assert_eq!(mask.identified(Fingerprint::of(b"partner-7"), "pa"), format!("pa#{digits}"));
     }
 }

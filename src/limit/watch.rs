@@ -7,7 +7,7 @@ use super::cell::Cell;
 use super::rate::{Rate, Strategy};
 use super::state::StateUsage;
 use crate::base::clock::Time;
-use crate::base::share::{WHOLE, share};
+use crate::base::share::share;
 
 /// A rate of which a key has used at least the share from which its limit is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Reached {
     pub used: u64,
     /// As in [`RateUsage`](super::RateUsage).
     pub capacity: u64,
-    /// In millionths. All, if the rate refuses a request.
+    /// In millionths.
     pub share: u32,
     /// The end of the window. Windows that slide, and buckets, have none: for them it is the next multiple of their length
     /// since 1970.
@@ -28,6 +28,15 @@ pub struct Reached {
     pub window: u64,
 }
 
+impl Reached {
+    /// The same if so much of what is counted is not used.
+    #[must_use]
+    pub fn without(self, unused: u64) -> Self {
+        let used = self.used.saturating_sub(unused);
+        Self { used, share: share(used, self.capacity), ..self }
+    }
+}
+
 impl Limit {
     /// The same limit, watched from a share on, in millionths; `None` if nobody watches it.
     #[must_use]
@@ -35,26 +44,18 @@ impl Limit {
         Self { watched: share, ..self }
     }
 
-    /// The rates that have reached the share from which the limit is watched. `refused` is what a request needed that was
-    /// refused, else 0. `apart` is counted but set apart for others, and does not count as used. The cell must be advanced
-    /// to `now`.
-    pub fn reached<'a>(
-        &'a self,
-        cell: &'a Cell,
-        now: Time,
-        refused: u64,
-        apart: u64,
-    ) -> impl Iterator<Item = Reached> + 'a {
+    /// The rates that have reached the share from which the limit is watched. `apart` is counted but set apart for others, and
+    /// does not count as used. The cell must be advanced to `now`.
+    pub fn reached<'a>(&'a self, cell: &'a Cell, now: Time, apart: u64) -> impl Iterator<Item = Reached> + 'a {
         let rates = cell.usages(&self.rates, now).zip(&self.rates).enumerate();
         let reached = move |(index, (usage, rate)): (usize, (StateUsage<'a>, &Rate))| {
-            let (used, capacity) = (usage.used.saturating_sub(apart), rate.capacity());
-            let share = if usage.remaining() < refused { WHOLE } else { share(used, capacity) };
+            let (used, capacity) = (usage.used, rate.capacity());
             let until = until(rate, usage, now);
             let window = match rate.strategy() {
                 Strategy::Calendar(_) => until.micros(),
                 _ => until.micros() / rate.span(),
             };
-            Reached { rate: index, used, capacity, share, until, window }
+            Reached { rate: index, used, capacity, share: 0, until, window }.without(apart)
         };
         rates.map(reached).filter(|reached| self.watched.is_some_and(|share| reached.share >= share))
     }
@@ -92,16 +93,14 @@ mod tests {
     fn only_rates_that_have_reached_the_share_are_told() {
         let (limit, mut cell) = watched(&[rate("10/s"), rate("3000/10m")]);
         limit.charge(&mut cell, NOW, 7);
-        assert_eq!(limit.reached(&cell, NOW, 0, 0).next(), None);
+        assert_eq!(limit.reached(&cell, NOW, 0).next(), None);
         limit.charge(&mut cell, NOW, 1);
         let until = NOW.after(Duration::from_secs(1));
         let window = until.micros() / 1_000_000;
         let eight = Reached { rate: 0, used: 8, capacity: 10, share: 800_000, until, window };
-        assert_eq!(limit.reached(&cell, NOW, 0, 0).collect::<Vec<_>>(), [eight]);
-        assert_eq!(limit.reached(&cell, NOW, 0, 1).next(), None, "what is set apart is not used");
-        // Only the first rate refuses a request of 3.
-        let refused = Reached { share: WHOLE, ..eight };
-        assert_eq!(limit.reached(&cell, NOW, 3, 0).collect::<Vec<_>>(), [refused]);
+        assert_eq!(limit.reached(&cell, NOW, 0).collect::<Vec<_>>(), [eight]);
+        assert_eq!(limit.reached(&cell, NOW, 1).next(), None, "what is set apart is not used");
+        assert_eq!(eight.without(3), Reached { used: 5, share: 500_000, ..eight });
     }
 
     #[test]
@@ -110,7 +109,7 @@ mod tests {
         let limit = limit.watched_from(None);
         limit.charge(&mut cell, NOW, 1);
         assert!(limit.watched.is_none());
-        assert_eq!(limit.reached(&cell, NOW, 1, 0).next(), None);
+        assert_eq!(limit.reached(&cell, NOW, 0).next(), None);
     }
 
     /// Another gateway has begun the window a little earlier, or this one begins the next window.
@@ -119,7 +118,7 @@ mod tests {
         let window = |begun: Time| {
             let (limit, mut cell) = watched(&[rate("1/d").with_strategy(Strategy::FixedWindow).unwrap()]);
             limit.charge(&mut cell, begun, 1);
-            limit.reached(&cell, begun, 0, 0).next().unwrap().window
+            limit.reached(&cell, begun, 0).next().unwrap().window
         };
         let hour = Duration::from_secs(3600);
         let begun = NOW.after(hour);
@@ -137,7 +136,7 @@ mod tests {
             cell.advance(limit.rates(), charged);
             limit.charge(&mut cell, charged, 1);
             cell.advance(limit.rates(), now);
-            limit.reached(&cell, now, 2, 0).next().map(|reached| reached.until.micros())
+            limit.reached(&cell, now, 0).next().map(|reached| reached.until.micros())
         };
         let midnight = NOW.micros() / DAY * DAY;
         let fixed = rate("1/d").with_strategy(Strategy::FixedWindow).unwrap();

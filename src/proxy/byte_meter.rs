@@ -145,7 +145,6 @@ impl Meter {
         state: &mut DecisionState<'_>,
     ) -> Decision {
         Growth::keep(self.limits.iter_mut().map(|limit| &mut limit.open), mem::take(&mut reply.reserved));
-        Growth::tell(self.limits.iter().map(|limit| &limit.open), &reply);
         let need = |place: usize| {
             let limit = self.limits.iter().find(|limit| limit.open.place() == Some(place));
             limit.map_or(1, |limit| limit.missing(self.expected).max(if with_step { limit.step } else { 1 }))

@@ -164,6 +164,8 @@ pub struct DecisionState<'a> {
     first: Option<Box<Reply>>,
     /// The refusals that may lead to a ban.
     refused: Vec<Refused>,
+    /// What other requests had reserved of watched limits before the store was asked, with the places of the limits.
+    reserved_before: Vec<(usize, u64)>,
 }
 
 /// When the store was asked, and when it answered; `None` if it did not answer.
@@ -221,6 +223,7 @@ impl<'a> DecisionState<'a> {
             asked: 0,
             first: None,
             refused: Vec::new(),
+            reserved_before: Vec::new(),
         }
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! A request that reaches a share only adds a notice to a bounded queue. A filter before the queues knows most notices that
 //! were added already, so that a flood of a key that is over its limit adds nothing. Each receiver has a queue and a task of
-//! its own, so none waits for another. The task remembers with the counters which notices were sent (`claims.rs`).
+//! its own, so none waits for another. The task remembers with the counters which notices were sent (`claims.rs`). What requests
+//! in flight have reserved does not count as used (`in_flight.rs`).
 
 mod notice;
 mod claims;
+mod in_flight;
 mod receiver;
 
 use std::hash::{BuildHasher, Hash};
@@ -25,6 +27,7 @@ use crate::config::{self, Config, NoticeReceiver};
 use crate::limit::{Limit, Reached};
 use crate::store::{Store, Watch};
 
+use in_flight::{InFlight, WatchedRequest};
 use notice::Notice;
 use receiver::Receiver;
 
@@ -41,6 +44,7 @@ pub struct Notices {
 #[derive(Default)]
 struct Shared {
     filter: LazyLock<Filter>,
+    in_flight: InFlight,
     /// `None` before the start.
     mask: OnceLock<Arc<KeyMask>>,
     /// `None` before the start.
@@ -66,10 +70,18 @@ pub struct NoticeCounts {
 pub struct Receivers(Vec<(Arc<Receiver>, NoticeReceiver)>);
 
 /// The receivers that are told about one limit.
+#[derive(Default)]
 pub struct LimitNotices {
     receivers: Receivers,
     has_public_keys: bool,
     shared: Arc<Shared>,
+}
+
+/// The text of a key, and whether nothing of the key was cut or replaced.
+#[derive(Clone)]
+pub struct KeyText {
+    pub text: String,
+    pub is_whole: bool,
 }
 
 impl Notices {
@@ -134,7 +146,7 @@ impl Notices {
 impl LimitNotices {
     /// Adds the notices that nobody has been sent yet to the queues of their receivers. Never waits. `text` is called only if
     /// there is one.
-    pub fn tell(&self, key: Fingerprint, text: impl Fn() -> String, limit: &Limit, reached: &Reached) {
+    pub fn tell(&self, key: Fingerprint, text: impl Fn() -> KeyText, limit: &Limit, reached: &Reached) {
         // Only a gateway that runs sends notices, no simulation.
         let Some(mask) = self.shared.mask.get() else { return };
         for (receiver, terms) in &self.receivers.0 {
@@ -143,17 +155,25 @@ impl LimitNotices {
                 if !self.shared.filter.is_new(&notice) {
                     continue;
                 }
-                let text = if terms.full_keys || self.has_public_keys { text() } else { mask.of(key, &text()) };
+                let text = match text() {
+                    KeyText { text, .. } if !terms.full_keys && !self.has_public_keys => mask.of(key, &text),
+                    KeyText { text, is_whole: false } => mask.identified(key, &text),
+                    KeyText { text, .. } => text,
+                };
                 let notice = Notice::new(receiver.name, limit, key, text, *share, reached);
                 notice.into_iter().for_each(|notice| receiver.add(notice));
             }
         }
     }
 
-    /// Tells of a charge of this key when it is settled.
-    pub fn watch(self: &Arc<Self>, key: Fingerprint, text: String) -> Watch {
-        let notices = self.clone();
-        Watch::new(move |limit, reached| notices.tell(key, || text.clone(), limit, reached))
+    /// Tells of the charges of a request for this key when they are settled.
+    pub fn watch(self: &Arc<Self>, key: Fingerprint, text: KeyText) -> Watch {
+        Watch::new(Arc::new(WatchedRequest::new(self.clone(), key, text)))
+    }
+
+    /// What requests in flight have reserved of this key, as far as this gateway knows.
+    pub fn reserved(&self, key: Fingerprint) -> u64 {
+        self.shared.in_flight.of(key)
     }
 }
 

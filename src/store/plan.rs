@@ -138,11 +138,10 @@ impl Reply {
         self.verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict)
     }
 
-    /// What this ask, or those whose pool it is, needed of a limit that has refused it; 0 if it was not refused.
-    pub(super) fn refused(&self, ask: &Ask<'_>) -> u64 {
-        let own = self.verdict(ask.place).filter(|verdict| !verdict.admitted).map(|_| ask.need);
-        let pooled = self.pooled(ask.place).filter(|pooled| !pooled.verdict.admitted).map(|pooled| pooled.demand.need);
-        own.max(pooled).unwrap_or(0)
+    /// Whether the limit at this place has refused what it was asked, for itself or as a pool.
+    pub(super) fn refuses(&self, place: usize) -> bool {
+        self.verdict(place).is_some_and(|verdict| !verdict.admitted)
+            || self.pooled(place).is_some_and(|pooled| !pooled.verdict.admitted)
     }
 
     /// The limits that refuse the request. One whose pool may have room is left out; then another limit refuses the request.

@@ -196,16 +196,26 @@ fn keys_have_the_masks_of_the_dashboard() {
         let mut client = gateway.client();
         client.get_with("/", [b"X-Api-Key: ", key, b"\r\n"].concat());
     }
-    let long = "k".repeat(7_000);
-    ask(&gateway, &long, 1);
-    let full = full.wait(5);
+    // Both have the same beginning and end.
+    for middle in ["a", "b"] {
+        ask(&gateway, &["k".repeat(3_500), "k".repeat(3_500)].join(middle), 1);
+    }
+    let full = full.wait(6);
     let keys: Vec<_> = full.iter().map(|notice| notice["key"].as_str().unwrap()).collect();
-    assert_eq!(keys[..4], hostile.map(|key| String::from_utf8_lossy(key.trim_ascii()).into_owned()));
-    assert!(keys[4].starts_with("kkkk") && keys[4].len() < 200, "{}", keys[4].len());
+    let texts = hostile.map(|key| String::from_utf8_lossy(key.trim_ascii()).into_owned());
+    assert_eq!(keys[1..4], texts[1..]);
+    // What was cut or replaced has the digits of the mask.
+    let digits = |at: usize| masked.wait(6)[at]["key"].as_str().unwrap().rsplit('#').next().unwrap().to_owned();
+    assert_eq!(keys[0], format!("{}#{}", texts[0], digits(0)));
+    for at in [4, 5] {
+        assert!(keys[at].starts_with("kkkk") && keys[at].len() < 200, "{}", keys[at].len());
+        assert!(keys[at].ends_with(&format!("\u{2026}kkkk#{}", digits(at))), "{}", keys[at]);
+    }
+    assert_ne!(keys[4], keys[5]);
     let shown = gateway.admin("/api/limits").json()["limits"][0]["most_busy"].clone();
     let mut shown: Vec<_> =
         shown.as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap().to_owned()).collect();
-    let mut told: Vec<_> = masked.wait(5).iter().map(|notice| notice["key"].as_str().unwrap().to_owned()).collect();
+    let mut told: Vec<_> = masked.wait(6).iter().map(|notice| notice["key"].as_str().unwrap().to_owned()).collect();
     shown.sort();
     told.sort();
     assert_eq!(told, shown);
@@ -222,10 +232,101 @@ fn what_costs_bytes_is_told_when_it_has_passed() {
         gateway.client().get_with("/700", "X-Api-Key: alice\r\n");
         gateway.client().get_with("/chunked/150", "X-Api-Key: alice\r\n");
         assert_eq!(hook.wait_short(1), ["l 1KB/31d alice 0.8 850/1000"], "{store}");
-        // What is reserved but not used is not told.
+        // What is refused is not used.
         gateway.client().get_with("/200", "X-Api-Key: alice\r\n").expect_problem(429);
-        assert_eq!(hook.wait_short(2)[1], "l 1KB/31d alice 1.0 850/1000", "refused, so all of it counts as used");
+        gateway.client().get_with("/150", "X-Api-Key: alice\r\n");
+        assert_eq!(hook.wait_short(2)[1], "l 1KB/31d alice 1.0 1000/1000", "{store}");
     });
+}
+
+#[test]
+fn what_is_refused_is_not_used() {
+    every_store(|store| {
+        let (hook, upstream) = (Hook::start(), Upstream::start(|_| reply(200, "")));
+        let limit = |name: &str, rate: &str, cost: &str| {
+            format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrates = [\"{rate}/31d\"]\ncost = {{ {cost} }}\n")
+        };
+        let limits = limit("b", "1000B", "bytes = \"both\"") + &limit("e", "1000", "elements = true");
+        let route = |name: &str| format!("[[routes]]\npath = \"/{name}\"\nlimits = [\"{name}\"]\nupstream = \"up\"\n");
+        let text = format!("{store}{}{}{limits}{}{}", hook.section(FULL), upstream.section(), route("b"), route("e"));
+        let gateway = Gateway::start(&text);
+        let post = |path: &str, key: &str, length: usize, body: &str| {
+            let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nX-Api-Key: {key}\r\nContent-Length: {length}\r\n");
+            gateway.client().call(format!("{head}Content-Type: application/json\r\n\r\n{body}")).status
+        };
+        let upload = |key: &str, length: usize| post("/b", key, length, &"x".repeat(length));
+        let array = |key: &str, length: usize| {
+            let body = format!("[{}]", vec!["1"; length].join(","));
+            post("/e", key, body.len(), &body)
+        };
+        assert_eq!([upload("alice", 1), post("/b", "alice", 1000, "")], [200, 429], "{store}");
+        assert_eq!([array("alice", 1), array("alice", 1000)], [200, 429], "{store}");
+        // What comes after these shows that nothing came before.
+        assert_eq!([upload("fence", 1000), array("fence", 1000)], [200, 200], "{store}");
+        hook.wait(4);
+        assert_eq!([upload("alice", 899), array("alice", 899)], [200, 200], "{store}");
+        hook.wait(6);
+        assert_eq!([upload("alice", 100), array("alice", 100)], [200, 200], "{store}");
+        let all = [
+            "b 1KB/31d alice 0.8 900/1000",
+            "b 1KB/31d alice 1.0 1000/1000",
+            "b 1KB/31d fence 0.8 1000/1000",
+            "b 1KB/31d fence 1.0 1000/1000",
+        ];
+        let all = all.iter().flat_map(|told| [(*told).to_owned(), told.replace("b 1KB", "e 1000")]);
+        let mut all: Vec<_> = all.collect();
+        all.sort();
+        assert_eq!(hook.wait_short(8), all, "{store}");
+    });
+}
+
+#[test]
+fn what_other_requests_have_reserved_is_not_used() {
+    every_store(|store| {
+        let hook = Hook::start();
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let gone = std::sync::Mutex::new(gone);
+        let upstream = Upstream::start(move |request| {
+            let used: Value = serde_json::from_slice(&request.body).unwrap();
+            if used["user"] == "held" {
+                gone.lock().unwrap().recv().unwrap();
+            }
+            reply_json(&format!("{{\"usage\":{{\"total_tokens\":{}}}}}", used["seed"]))
+        });
+        let limit = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000/31d\"]\ncost = { tokens = \"auto\" }\n";
+        let text = format!("{store}{}{limit}{}limits = [\"l\"]\n", hook.section(FULL), upstream.everything());
+        let gateway = Gateway::start(&text);
+        // Reserves `most` tokens, and uses others.
+        let ask = |key: &str, most: u64, used: u64, user: &str| {
+            let body = format!(
+                "{{\"model\":\"m\",\"max_tokens\":{most},\"seed\":{used},\"user\":\"{user}\",\"messages\":[]}}"
+            );
+            let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nX-Api-Key: {key}\r\n");
+            let length = body.len();
+            let head = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+            gateway.client().call(head + &body).status
+        };
+        std::thread::scope(|threads| {
+            let first = threads.spawn(|| ask("alice", 600, 100, "held"));
+            until("the first request is in flight", PATIENCE, || upstream.received().len() == 1);
+            assert_eq!([ask("alice", 500, 0, ""), ask("alice", 300, 300, "")], [429, 200], "{store}");
+            assert_eq!(ask("fence", 900, 1000, ""), 200, "{store}");
+            hook.wait(2);
+            go.send(()).unwrap();
+            assert_eq!(first.join().unwrap(), 200, "{store}");
+        });
+        until("both are settled", PATIENCE, || {
+            gateway.admin("/api/limits/l/keys/alice").json()["rates"][0]["used"] == 400
+        });
+        assert_eq!(ask("alice", 450, 450, ""), 200, "{store}");
+        let all = ["l 1000/31d alice 0.8 850/1000", "l 1000/31d fence 0.8 1000/1000", "l 1000/31d fence 1.0 1000/1000"];
+        assert_eq!(hook.wait_short(3), all, "{store}");
+    });
+}
+
+fn reply_json(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").into()
 }
 
 #[test]
@@ -259,9 +360,7 @@ fn a_long_stream_is_told_while_it_passes() {
 fn tokens_are_told_when_they_are_used() {
     let hook = Hook::start();
     let upstream = Upstream::start(|_| {
-        let body = "{\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":35,\"total_tokens\":85}}";
-        let length = body.len();
-        format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").into()
+        reply_json("{\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":35,\"total_tokens\":85}}")
     });
     let limit = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"100/31d\"]\ncost = { tokens = \"auto\" }\n";
     let text = format!("{}{limit}{}limits = [\"l\"]\n", hook.section(FULL), upstream.everything());

@@ -141,31 +141,18 @@ impl Growth {
                 false => return Poll::Ready(Ok(())),
                 // There may be room for what is missing.
                 true if with_step => with_step = false,
-                true => {
-                    Self::tell(limits.iter().map(|(_, open)| &**open), &reply);
-                    return Poll::Ready(Err(reply));
-                }
+                true => return Poll::Ready(Err(reply)),
             }
         }
     }
 
     pub fn keep<'m>(limits: impl Iterator<Item = &'m mut OpenReservation>, mut reserved: Vec<Reserved>) {
         for open in limits {
-            let Some((place, watch)) = open.first().map(|first| (first.place, first.watch.clone())) else {
-                continue;
-            };
+            let Some(place) = open.place() else { continue };
             for mut more in reserved.extract_if(.., |one| one.place == place) {
-                more.watch = watch.clone();
+                more.watch = open.first().map(|first| first.watch.of(more.cost())).unwrap_or_default();
                 open.reserved.push(more);
             }
-        }
-    }
-
-    /// Tells what a refusal says about watched limits.
-    pub fn tell<'m>(limits: impl Iterator<Item = &'m OpenReservation>, refusal: &Reply) {
-        if !refusal.reached.is_empty() {
-            let first = limits.filter_map(OpenReservation::first);
-            first.for_each(|first| first.watch.tell_of(&refusal.reached, first.place));
         }
     }
 

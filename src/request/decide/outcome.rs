@@ -277,7 +277,7 @@ impl<'a> DecisionState<'a> {
         for mut reserved in reserved.into_iter().chain(nothing) {
             let place = reserved.place;
             if let Some(limit) = input.limits.get(place) {
-                reserved.watch = limit.watch(input, reserved.key());
+                reserved.watch = limit.watch(input, reserved.key()).of(reserved.cost());
             }
             let is_for = |ask: &&Ask<'_>| match reply.verdict(ask.place) {
                 Some(Verdict { admitted: false, .. }) => ask.overflow == Some(place),

@@ -177,6 +177,7 @@ impl<'a> DecisionState<'a> {
         let in_steps = input.charges_in_steps(place);
         let ask = Ask { need, settles, if_abandoned, held_above, role, in_steps, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
+        self.note_reserved(input, &ask);
         if let Some(used) = input.reported(place) {
             let mut reserved = Reserved::nothing(&ask);
             reserved.watch = route_limit.watch(input, key);

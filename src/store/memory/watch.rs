@@ -14,14 +14,13 @@ impl Memory {
     #[cold]
     pub(super) fn note_reached(&self, asks: &[Ask<'_>], now: Time, reply: &mut Reply) {
         for ask in asks.iter().filter(|ask| ask.limit.watched.is_some()) {
-            let refused = reply.refused(ask);
-            if refused == 0 && ask.settles {
+            if ask.settles && !reply.refuses(ask.place) {
                 continue;
             }
             let (shard, key) = self.place(ask.limit, ask.key);
             if let Some(entry) = self.shards[shard].lock().peek_mut(&key) {
                 entry.cell.advance(ask.limit.rates(), now);
-                reply.reached.note(ask.place, ask.limit, &entry.cell, now, refused, 0);
+                reply.reached.note(ask.place, ask.limit, &entry.cell, now, 0);
             }
         }
     }
@@ -29,8 +28,10 @@ impl Memory {
     /// Tells the watcher of a settled charge what the key has used by now.
     #[cold]
     pub(super) fn tell(&self, watch: &Watch, limit: &Arc<Limit>, key: Fingerprint, now: Time) {
-        let mut settled = Reply::default();
-        self.note_reached(&[Ask::new(limit, key, 0)], now, &mut settled);
-        watch.tell_of(&settled.reached, 0);
+        watch.settled(|| {
+            let mut settled = Reply::default();
+            self.note_reached(&[Ask::new(limit, key, 0)], now, &mut settled);
+            settled.reached
+        });
     }
 }

@@ -203,23 +203,22 @@ impl CachedCell {
             let verdict = self.verdict(&ask.limit, ask.need, at, plan.fits());
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
-        if ask.limit.watched.is_some() {
-            let refused = result.refused(&own);
-            if refused > 0 || !ask.settles {
-                self.note_reached(&ask.limit, place, at, refused, &mut result.reached);
-            }
+        if ask.limit.watched.is_some() && (!ask.settles || result.refuses(place)) {
+            self.note_reached(&ask.limit, place, at, &mut result.reached);
         }
     }
 
-    fn note_reached(&self, limit: &Arc<Limit>, place: usize, at: Time, refused: u64, reached: &mut ReachedRates) {
-        reached.note(place, limit, &self.lasting(limit, at), at, refused, self.set_apart(limit));
+    fn note_reached(&self, limit: &Arc<Limit>, place: usize, at: Time, reached: &mut ReachedRates) {
+        reached.note(place, limit, &self.lasting(limit, at), at, self.set_apart(limit));
     }
 
     /// Tells the watcher of a settled charge what the key has used. The cell must be advanced to the present.
     pub(in super::super) fn tell(&self, watch: &Watch, limit: &Arc<Limit>) {
-        let mut reached = ReachedRates::default();
-        self.note_reached(limit, 0, self.now, 0, &mut reached);
-        watch.tell_of(&reached, 0);
+        watch.settled(|| {
+            let mut reached = ReachedRates::default();
+            self.note_reached(limit, 0, self.now, &mut reached);
+            reached
+        });
     }
 
     /// What is set apart for further requests counts as remaining.
