@@ -39,7 +39,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     let mut head = head(asked);
     let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
     let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
-    gateway.resolver.remove_unforwarded(&mut head.headers, peer.to_canonical());
+    gateway.resolver.remove_unforwarded(&mut head.headers, *peer);
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.
     let request = told_request::arrived(&head, *peer, head.uri.scheme_str() == Some("https"));
     let request = body.as_ref().map_or(request, |body| ArrivedRequest { body: Some(body.len() as u64), ..request });

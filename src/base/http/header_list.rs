@@ -13,13 +13,18 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
+/// Whether the list has a member, in any case.
+pub fn has_member(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+    members(headers, name).any(|one| one.eq_ignore_ascii_case(member.as_bytes()))
+}
+
 /// Removes a member, in any case, from a list. The other members stay, in one line.
 pub fn remove_member(headers: &mut HeaderMap, name: &HeaderName, member: &str) {
-    let is_other = |one: &&[u8]| !one.eq_ignore_ascii_case(member.as_bytes());
-    if members(headers, name).all(|one| is_other(&one)) {
+    if !has_member(headers, name, member) {
         return;
     }
-    let others: Vec<_> = members(headers, name).filter(is_other).collect();
+    let others = members(headers, name).filter(|one| !one.eq_ignore_ascii_case(member.as_bytes()));
+    let others: Vec<_> = others.collect();
     if let Ok(value) = HeaderValue::from_bytes(&others.join(&b", "[..])) {
         headers.insert(name.clone(), value);
     }

@@ -62,7 +62,9 @@ impl SingleSources {
     pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
         let query = query.unwrap_or_default();
         self.rules.iter().find_map(|rule| {
-            if rule.source.header().is_some_and(|name| is_dropped(headers, name)) {
+            // It would count by what its server does not see (RFC 9110, section 7.6.1).
+            let is_dropped = |name: &HeaderName| header_list::has_member(headers, &header::CONNECTION, name.as_str());
+            if rule.source.header().is_some_and(is_dropped) {
                 return Some(format!("Connection names the header of {}, so that no server gets it.", rule.source));
             }
             if let Some(too_many) = rule.too_many(headers, query) {
@@ -89,11 +91,6 @@ impl SingleSources {
             _ => false,
         })
     }
-}
-
-/// Whether the client asks not to forward the header. It would count by what its server does not see (RFC 9110, section 7.6.1).
-fn is_dropped(headers: &HeaderMap, name: &HeaderName) -> bool {
-    header_list::members(headers, &header::CONNECTION).any(|one| one.eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 #[derive(Default)]

@@ -4,6 +4,7 @@
 //!
 //! The source of a key that Connection names is not removed: that request is refused as ambiguous.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, header};
@@ -16,9 +17,9 @@ use crate::config::{Config, Source};
 /// The headers that decide something in a configuration and that the upstream does not get from every client.
 pub(super) struct DecidingHeaders {
     /// Only trusted proxies may send them.
-    of_proxies: Vec<HeaderName>,
+    of_proxies: HashSet<HeaderName>,
     /// Routes have conditions on them.
-    of_routes: Vec<HeaderName>,
+    of_routes: HashSet<HeaderName>,
 }
 
 impl DecidingHeaders {
@@ -36,16 +37,15 @@ impl DecidingHeaders {
     }
 
     pub(super) fn remove_unforwarded(&self, headers: &mut HeaderMap, peer: IpAddr, trusted: &[IpNet]) {
+        let peer = peer.to_canonical();
         if !self.of_proxies.is_empty() && !trusted.iter().any(|net| net.contains(&peer)) {
             self.of_proxies.iter().for_each(|name| _ = headers.remove(name));
         }
-        if !self.of_routes.is_empty() && header_list::has(headers, &header::CONNECTION) {
-            let is_named = |name: &&HeaderName| {
-                let mut named = header_list::members(headers, &header::CONNECTION);
-                named.any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()))
-            };
-            let named: Vec<_> = self.of_routes.iter().filter(is_named).collect();
-            named.into_iter().for_each(|name| _ = headers.remove(name));
+        if !self.of_routes.is_empty() {
+            let named = header_list::members(headers, &header::CONNECTION);
+            let named = named.filter_map(|name| HeaderName::from_bytes(name).ok());
+            let named: Vec<_> = named.filter(|name| self.of_routes.contains(name)).collect();
+            named.iter().for_each(|name| _ = headers.remove(name));
         }
     }
 }
