@@ -17,10 +17,10 @@ use super::told_request;
 use crate::admin::describe::{self, shown_value};
 use crate::base::clock;
 use crate::config::Config;
-use crate::proxy::respond;
+use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{self, PlacedLimits, RouteLimit, Stage, StageRange};
+use crate::request::decide::{self, PlacedLimits, RouteLimit, StageRange};
 use crate::request::identify::body::{BodyInspector, InspectedBody};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -30,7 +30,7 @@ use crate::sources::jwks;
 use crate::store::Store;
 use crate::store::memory::Memory;
 
-use fresh::Routed;
+use fresh::{Problem, Routed};
 use limit::DescribedLimit;
 
 /// The explanation as a text. The error is a message, if the request would be refused before its route is known.
@@ -67,7 +67,7 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     let mut changes = ResponseChanges::new(served, conditions, &input);
     match next {
         NextStep::Refuse(why) => {
-            refused(&mut text, &why, [].iter(), &changes);
+            refused(&mut text, respond::refused(&why), &why.detail, &changes);
             return Ok(others(text, config, Some(index), conditions, &target));
         }
         NextStep::Preflight => {
@@ -84,45 +84,46 @@ pub(super) fn explain(config: &Config, asked: &Explain) -> Result<String, String
     let tokens = tokens(&mut text, &gateway, served, &head.headers);
     let attributes = request.attributes(&client, &target, &served.metrics.name);
     let mut attributes = RequestAttributes { tokens: &tokens, ..attributes };
-    let problem = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default()).err();
-    let part = if problem.is_some() { StageRange::FIRST } else { StageRange::ALL };
-    if let Some(why) = problem
-        && !served.limits.iter().any(|limit| part.has(limit))
-    {
-        line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
-        return Ok(others(text, config, Some(index), conditions, &target));
-    }
+    let verified = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default());
+    let mut problem = verified.err().map(Problem::Token);
     let inspected;
     let mut asked: PlacedLimits = served.limits.iter().cloned().enumerate().collect();
-    if let (Some(inspector), None) = (&served.inspector, problem) {
+    if let (Some(inspector), None) = (&served.inspector, &problem) {
         match read(inspector, &served.limits, &attributes, body.as_deref().unwrap_or_default()) {
-            Ok((read, of_elements)) => (inspected, asked) = (read, of_elements.unwrap_or(asked)),
-            Err(why) => {
-                let of_route = served.limits.iter().filter(|limit| limit.is_of_route && limit.stage < Stage::Body);
-                refused(&mut text, &why, of_route, &changes);
-                return Ok(others(text, config, Some(index), conditions, &target));
+            Ok((read, of_elements)) => {
+                (inspected, asked) = (read, of_elements.unwrap_or(asked));
+                attributes.body = Some(&inspected);
             }
+            Err(why) => problem = Some(Problem::Body(why)),
         }
-        attributes.body = Some(&inspected);
+    }
+    let part = problem.as_ref().map_or(StageRange::ALL, Problem::charged);
+    let counts = |limit: &RouteLimit| part.has(limit) && (problem.is_none() || !limit.is_of_strangers(&attributes));
+    if let Some(problem) = &problem
+        && !served.limits.iter().any(|limit| limit.is_of_route && counts(limit))
+    {
+        refused(&mut text, problem.answer(), &problem.to_string(), &changes);
+        return Ok(others(text, config, Some(index), conditions, &target));
     }
     let places: Vec<_> = asked.iter().map(|(place, _)| *place).collect();
     let asked = asked.into_iter().map(|(place, limit)| (&served.limits, place, limit));
     let asked_limits = &RouteLimits::joined(asked);
-    if let (Some(shedding), None) = (&served.shedding, problem) {
+    if let (Some(shedding), None) = (&served.shedding, &problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
     let asked = limit::ask_sources(asked_limits, &attributes);
-    let heading = match part {
-        StageRange::FIRST => "\nlimits that come before tokens, checked together",
-        _ if served.limits.is_empty() => "\nno limits",
-        _ => "\nlimits, checked together",
+    let heading = match &problem {
+        Some(Problem::Token(_)) => "\nlimits that come before tokens, checked together",
+        Some(Problem::Body(_)) => "\nlimits that need no body, checked together",
+        None if served.limits.is_empty() => "\nno limits",
+        None => "\nlimits, checked together",
     };
     line(&mut text, heading);
     let share = config.store.share();
     let limits = asked_limits.iter().zip(places).zip(&asked);
-    for ((route_limit, place), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
+    for ((route_limit, place), asked) in limits.filter(|((limit, _), _)| counts(limit)) {
         let Some(limit) = config.limits_of(&config.routes[index]).nth(place) else { continue };
         let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
         line(&mut text, &format!("  {}{pool}", limit.name));
@@ -224,18 +225,10 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts
     }
 }
 
-/// Adds the answer to a request that is refused whatever its limits say, although they count it.
-fn refused<'a>(
-    text: &mut String,
-    why: &Rejection,
-    limits: impl Iterator<Item = &'a RouteLimit>,
-    changes: &ResponseChanges<'_>,
-) {
-    let mut answer = respond::refused(why);
+/// Adds the answer to a request that no limit counts.
+fn refused(text: &mut String, mut answer: LocalResponse, why: &str, changes: &ResponseChanges<'_>) {
     changes.apply(&mut answer);
-    let names: Vec<_> = limits.map(|limit| limit.metrics.name.as_str()).collect();
-    let counted = if names.is_empty() { "no limit".to_owned() } else { names.join(" and ") };
-    line(text, &format!("\nanswered {} and counted by {counted}: {}", answer.status().as_u16(), why.detail));
+    line(text, &format!("\nanswered {} and counted by no limit: {why}", answer.status().as_u16()));
     headers_of(text, answer.headers());
 }
 

@@ -162,6 +162,8 @@ pub struct DecisionState<'a> {
     asked: usize,
     /// The store's reply to the asks that are answered but not decided.
     first: Option<Box<Reply>>,
+    /// What is asked last, since strangers share the key.
+    of_strangers: Vec<(Ask<'a>, RateSet<'a>)>,
     /// The refusals that may lead to a ban.
     refused: Vec<Refused>,
     /// What other requests had reserved of watched limits before the store was asked, with the places of the limits.
@@ -222,6 +224,7 @@ impl<'a> DecisionState<'a> {
             decided: 0,
             asked: 0,
             first: None,
+            of_strangers: Vec::new(),
             refused: Vec::new(),
             reserved_before: Vec::new(),
         }
@@ -306,6 +309,7 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
     if let Some(decision) = state.decide_plainly(input) {
         return decision;
     }
+    state.rejoin_strangers();
     let before = state.asks.len();
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == StageRange::BODY => {

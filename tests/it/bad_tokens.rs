@@ -117,6 +117,28 @@ fn a_wrong_token_that_is_ignored_is_charged_whatever_other_limits_say() {
     });
 }
 
+/// With an API key, such a limit charges requests with wrong tokens. Those without one share a counter.
+#[test]
+fn wrong_tokens_use_up_no_counter_that_clients_without_a_key_share() {
+    let issuer = Issuer::new();
+    for (key, required) in
+        [("header:x-api-key", true), ("cookie:sid | global", true), ("header:x-api-key | path", false)]
+    {
+        let limits = format!("[limits.api]\nkey = {key:?}\nrates = [\"3/d\"]\n{PER_USER}")
+            .replace("\"jwt:sub\"", "\"jwt:sub | client-ip\"");
+        every_store(|store| {
+            let gateway = issuer.gateway(store, required, &limits, "\"per-user\", \"api\"");
+            let client = &mut gateway.client();
+            let statuses = [(); 8].map(|()| send(client, &issuer.forger, "eve").0);
+            let expected = if required { [401; 8] } else { [200, 200, 429, 429, 429, 429, 429, 429] };
+            assert_eq!(statuses, expected, "{key}, {store}");
+            assert_eq!(send(client, &issuer.signer, "alice").0, 200, "{key}, {store}");
+            let charged = if required { 1.0 } else { 3.0 };
+            assert_eq!(decisions(&gateway, "api", "admitted"), Some(charged), "{key}, {store}");
+        });
+    }
+}
+
 #[test]
 fn a_valid_token_is_charged_by_all_limits_or_by_none() {
     let issuer = Issuer::new();

@@ -90,7 +90,13 @@ fn a_limit_that_waits_for_the_body_of_others_charges_one_that_cannot_be_used() {
 /// Strangers could use it up with bodies that nobody forwards.
 #[test]
 fn a_limit_that_all_share_is_not_charged_for_bodies_that_cannot_be_used() {
-    for (key, more) in [("global", ""), ("path:c", ""), ("global", "max_in_flight = 9")] {
+    for (key, more) in [
+        ("global", ""),
+        ("path:c", ""),
+        ("global", "max_in_flight = 9"),
+        ("header:x-api-key", ""),
+        ("cookie:sid | path:c", ""),
+    ] {
         every_store(|store| {
             let gateway = Gateway::start(&format!(
                 "{store}[limits.all]\nkey = {key:?}\nrates = [\"5/d\"]\n{more}\n[limits.model]\nkey = \"json:/model\"\n\
@@ -104,6 +110,28 @@ fn a_limit_that_all_share_is_not_charged_for_bodies_that_cannot_be_used() {
             assert_eq!(good, [200, 200, 200, 200, 200, 429], "{key}, {more}, {store}");
         });
     }
+}
+
+/// While a body is awaited, too.
+#[test]
+fn a_body_that_never_comes_uses_up_no_counter_that_clients_without_a_key_share() {
+    every_store(|store| {
+        let gateway = Gateway::with_server(
+            "body_timeout = \"1s\"\n",
+            &format!(
+                "{store}[limits.api]\nkey = \"header:x-api-key\"\nrates = [\"3/d\"]\n[limits.model]\n\
+             key = \"json:/model\"\nrates = [\"20/d\"]\n[[routes]]\npath = \"/*\"\nlimits = [\"api\", \"model\"]\n\
+             respond = {{ status = 200 }}\n"
+            ),
+        );
+        let mut clients: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(head(100) + "{"));
+        let statuses: Vec<_> = clients.iter_mut().map(|client| client.response(false).status).collect();
+        assert_eq!(statuses, [408; 5], "{store}");
+        let mut client = gateway.client();
+        let good = [(); 4].map(|()| post(&mut client, r#"{"model": "a"}"#));
+        assert_eq!(good, [200, 200, 200, 429], "{store}");
+    });
 }
 
 /// Also in a shared store, whose answer the client does not await.

@@ -309,3 +309,43 @@ fn a_body_is_refused_as_the_gateway_refuses_it() {
         assert!(text.contains(&expected), "{expected}: {text}");
     }
 }
+
+/// Each limit says what it would say to a request that is served.
+#[test]
+fn limits_that_need_no_body_are_asked_about_one_that_cannot_be_used() {
+    let limits = r#"
+[limits.early]
+key = "header:x-key"
+rates = ["3/h"]
+EARLY
+[limits.model]
+key = "json:/model"
+rates = ["5/h"]
+[[routes]]
+path = "/*"
+limits = ["early", "model"]
+respond = { status = 200 }
+"#;
+    for (early, header, status) in [
+        ("[[limits.early.overrides]]\nkeys = [\"a\"]\nblock = true", "x-key: a", 403),
+        ("cost = { request_header = \"x-cost\" }", "x-key: a\r\nx-cost: 50", 413),
+        ("missing = \"reject\"", "x-other: a", 400),
+        ("missing = \"skip\"", "x-other: a", 400),
+        ("", "x-other: a", 400),
+        ("", "x-key: a", 400),
+    ] {
+        let header = format!("content-type: application/json\r\n{header}");
+        let config = limits.replace("EARLY", early);
+        let gateway = Gateway::start(&config);
+        let head = format!("POST / HTTP/1.1\r\nHost: h\r\n{header}\r\nContent-Length: 1\r\n\r\n");
+        let answer = gateway.client().call(format!("{head}{{"));
+        assert_eq!(answer.status, status, "{early}");
+        let headers = header.split("\r\n").flat_map(|header| ["-H", header]);
+        let (_, text) = explain(&config, &headers.chain(["-d", "{", "http://h/"]).collect::<Vec<_>>());
+        assert!(text.contains(&format!("answered {status}")), "{early}: {text}");
+        let told = answer.headers.get("ratelimit-policy");
+        assert!(told.is_none_or(|policy| text.contains(policy)), "{policy:?}: {text}", policy = told);
+        let is_charged = gateway.metric("gateway_limit_decisions_total{limit=\"early\",decision=\"admitted\"}");
+        assert_eq!(is_charged == Some(1.0), status == 400 && text.contains("counted  early"), "{early}: {text}");
+    }
+}

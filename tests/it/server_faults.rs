@@ -113,7 +113,8 @@ mod alone {
         let gateway =
             front(&servers, "timeout = \"5s\"\n[upstreams.up.eject]\nfailures = 3\nfor = \"1s\"\nmax_for = \"1s\"");
         let load = Load::start(&gateway, GET, 4);
-        until("both serve", PATIENCE, || gateway.metric("gateway_upstream_server_requests_total") > Some(300.0));
+        let served = || gateway.metric("gateway_upstream_server_requests_total").unwrap_or(0.0);
+        until("both serve", PATIENCE, || served() > 300.0);
         servers[0].signal(Signal::STOP);
         until("it is ejected", PATIENCE, || has_ejected(&gateway));
         servers[0].signal(Signal::CONT);
@@ -121,6 +122,8 @@ mod alone {
         let returned = Instant::now();
         let mut client = gateway.client();
         until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
+        let before = served();
+        until("the load goes on", PATIENCE, || served() > before + 20.0);
         let answers = load.end();
         assert_eq!(
             statuses(&answers, answers[0].at).keys().collect::<Vec<_>>(),

@@ -1,6 +1,7 @@
 //! The answer to the first request, when all counters are empty.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io;
 use std::rc::Rc;
 
@@ -13,10 +14,12 @@ use crate::proxy::respond::rate_limit_headers::RefusalCache;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, RouteLimits, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuota, StageRange};
+use crate::request::decide::{
+    self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuota, Stage, StageRange,
+};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::TokenProblem;
-use crate::request::resolve::{ArrivedRequest, Target};
+use crate::request::resolve::{ArrivedRequest, Rejection, Target};
 use crate::request::route::rewrite;
 
 pub(super) struct Routed<'a> {
@@ -25,8 +28,40 @@ pub(super) struct Routed<'a> {
     pub(super) limits: &'a RouteLimits,
     pub(super) request: ArrivedRequest<'a>,
     pub(super) target: &'a Target<'a>,
-    /// Why a required token is not usable.
-    pub(super) problem: Option<TokenProblem>,
+    pub(super) problem: Option<Problem>,
+}
+
+/// Why a request is refused whatever its limits say.
+pub(super) enum Problem {
+    /// A required token cannot be used.
+    Token(TokenProblem),
+    Body(Rejection),
+}
+
+impl Problem {
+    /// The limits that charge the request nevertheless.
+    pub(super) fn charged(&self) -> StageRange {
+        match self {
+            Self::Token(_) => StageRange::FIRST,
+            Self::Body(_) => StageRange { to: Stage::BodyOfOthers, ..StageRange::ALL },
+        }
+    }
+
+    pub(super) fn answer(&self) -> LocalResponse {
+        match self {
+            Self::Token(why) => respond::unauthorized(*why),
+            Self::Body(why) => respond::refused(why),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(why) => why.fmt(f),
+            Self::Body(why) => f.write_str(&why.detail),
+        }
+    }
 }
 
 impl Routed<'_> {
@@ -40,7 +75,7 @@ impl Routed<'_> {
         let (gateway, limits, now) = (self.gateway, self.limits, clock::now());
         let input = DecisionInput {
             limits,
-            part: if self.problem.is_some() { StageRange::FIRST } else { StageRange::ALL },
+            part: self.problem.as_ref().map_or(StageRange::ALL, Problem::charged),
             attributes,
             quotas,
             key_cache: &RefCell::default(),
@@ -54,14 +89,23 @@ impl Routed<'_> {
             asker: None,
         };
         let mut state = DecisionState::new(&gateway.store, 0);
-        let decision = block_on(decide::decide(&input, &mut state))?;
+        let decide = async {
+            match &self.problem {
+                None => decide::decide(&input, &mut state).await,
+                Some(_) => match decide::refuse_first(&input, &mut state).await {
+                    Some(refused) => refused,
+                    None => decide::decide_first(&input, &mut state).await,
+                },
+            }
+        };
+        let decision = block_on(decide)?;
         let answer = if decision == Decision::Admitted {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
             Some(Rc::unwrap_or_clone(proxy::refuse(limits, decision, &mut state, attributes, now, last)))
         };
-        let outcome = match (&answer, self.problem) {
+        let outcome = match (&answer, &self.problem) {
             (None, _) => "forwarded".to_owned(),
             (Some(answer), Some(why)) if decision == Decision::Admitted => {
                 format!("answered {}: {why}", answer.status().as_u16())
@@ -83,8 +127,8 @@ impl Routed<'_> {
     /// The gateway's own answer to an admitted request; `None` if the request is forwarded.
     fn answer(&self) -> Option<LocalResponse> {
         let (uri, paths) = (&self.request.head.uri, self.gateway.resolver.paths);
-        match (self.problem, &self.served.action) {
-            (Some(why), _) => Some(respond::unauthorized(why)),
+        match (&self.problem, &self.served.action) {
+            (Some(problem), _) => Some(problem.answer()),
             (None, Action::Respond { status, body, content_type }) => {
                 Some(respond::with_body(*status, content_type.clone(), body.clone()))
             }

@@ -9,11 +9,15 @@
 //! request before the gateway waits for the body. They give the charge back if a limit that needs the body refuses, but not
 //! if the body cannot be used or never comes. Limits that wait for the body only because of others charge a request whose body
 //! cannot be used, too.
+//!
+//! Until then, nothing is charged to a key that clients without a key of their own share: requests that are not served would
+//! use up what others need. Such keys are charged with the limits that decide last.
 
 use std::ops::ControlFlow;
 
 use crate::base::clock;
-use crate::config::Role;
+use crate::config::{Missing, Role};
+use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::store::{Ask, IfAbandoned, Reply};
 
 use super::{Decision, DecisionInput, DecisionState, RouteLimit, bans, delay};
@@ -61,6 +65,7 @@ pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 /// Decides by the limits that [`refuse_first`] has prepared, before the body is read. Their charge stays if [`decide_first`]
 /// follows, and [`super::decide`] gives it back if another limit refuses the request.
 pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    state.set_strangers_apart(input);
     let asked = state.asked;
     // Bans charge nothing.
     let asks = state.asks[asked..].iter_mut();
@@ -74,6 +79,7 @@ pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 
 /// Decides by the limits that [`refuse_first`] has prepared, after the token proved invalid or the body unusable.
 pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    state.set_strangers_apart(input);
     state.keep_if_abandoned();
     // A client without a valid token gets nothing from pools that are asked later.
     let decision = match state.find_pools(input, Role::Refuses) {
@@ -94,9 +100,42 @@ pub async fn decide_without_body<'a>(input: &DecisionInput<'a, '_>, state: &mut 
     }
 }
 
+impl RouteLimit {
+    /// Whether strangers share the key of this request, so that the limit charges it only with those that decide last.
+    pub fn is_of_strangers(&self, attributes: &RequestAttributes<'_>) -> bool {
+        let key = self.key.extract_rare(attributes, &mut KeyCache::default());
+        let counted = key.or((self.missing == Missing::Shared).then_some(self.key.shared));
+        counted.is_some_and(|counted| self.key.is_of_strangers(counted, attributes))
+    }
+}
+
 impl<'a> DecisionState<'a> {
     pub(super) fn unasked(&self) -> &[Ask<'a>] {
         &self.asks[self.asked..]
+    }
+
+    /// Sets the asks about keys apart that strangers share.
+    fn set_strangers_apart(&mut self, input: &DecisionInput<'a, '_>) {
+        let mut at = self.asked;
+        while let Some(&ask) = self.asks.get(at) {
+            match input.limits.get(ask.place) {
+                Some(limit) if limit.key.is_of_strangers(ask.key, input.attributes) => {
+                    self.asks.remove(at);
+                    let profile = self.profiles.remove(at);
+                    // A pool without its limits takes nothing.
+                    self.of_strangers.extend(limit.is_of_route.then_some((ask, profile)));
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Asks with the limits that decide last what was set apart.
+    pub(super) fn rejoin_strangers(&mut self) {
+        for (ask, profile) in self.of_strangers.drain(..) {
+            self.asks.push(ask);
+            self.profiles.push(profile);
+        }
     }
 
     /// The client cannot avoid the charge by leaving before the store has answered.

@@ -259,10 +259,10 @@ proptest! {
             }
         }
         world.settle();
-        // States that are kept as a whole are charged when a request comes, and sums when it is decided. A request that comes
-        // while others wait for the pool may get the place in the limit before them, so they are refused by all that came
-        // before their decision.
-        if is_any_whole {
+        // States that are kept as a whole are charged when a request comes, and sums when it is decided. A broken exchange may
+        // have charged, until the next one shows that it has not. A request that comes while others wait for the pool may get
+        // the place in the limit before them, so they are refused by all that came before their decision.
+        if is_any_whole || steps.iter().any(|step| matches!(step, Step::Break(..))) {
             let when = |one: &Decided| if one.admitted() { (one.asked, 0) } else { (one.decided, 1) };
             world.decided.sort_by_key(when);
         }
