@@ -24,7 +24,7 @@ use crate::request::decide::{self, PlacedLimits, RouteLimit, StageRange};
 use crate::request::identify::body::{BodyInspector, InspectedBody};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{ArrivedRequest, NextStep, Rejection, Resolved, Target};
+use crate::request::resolve::{self, ArrivedRequest, NextStep, Rejection, Resolved, Target};
 use crate::request::route::{self, RouteConditions, TemplateInput, mismatch, rewrite};
 use crate::sources::jwks;
 use crate::store::Store;
@@ -146,6 +146,7 @@ fn head(asked: &Explain) -> Parts {
         head.headers.insert(CONTENT_LENGTH, body.len().into());
     }
     told_request::name_host(&mut head, asked.url.authority().map(Authority::as_str));
+    resolve::name_host(&mut head);
     head
 }
 

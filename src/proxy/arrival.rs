@@ -15,6 +15,7 @@ use crate::net::Traffic;
 use crate::proxy::telemetry::{AccessLogEntry, ObservedBody, RequestRecord};
 use crate::request::forward_auth;
 use crate::request::identify::client::Client;
+use crate::request::resolve::name_host;
 use crate::server::{IncomingRequest, RequestGuard};
 
 /// One request, and what is known about it before a route is found.
@@ -100,6 +101,7 @@ pub(super) fn asked(
     question: &mut IncomingRequest,
     response: &mut Response<ObservedBody>,
 ) -> Option<Box<IncomingRequest>> {
+    name_host(&mut question.head);
     if connection.traffic == Traffic::Requests {
         gateway.resolver.remove_unforwarded(&mut question.head.headers, connection.peer);
         return None;

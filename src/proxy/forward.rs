@@ -92,7 +92,6 @@ impl UpstreamCall<'_> {
                 return (Outcome::Refused, CostKnown::FromResponse);
             }
         };
-        name_host(&head.uri, &mut head.headers);
         if is_last_hop(&head.method, &mut head.headers) {
             fill(response, record, respond::of_last_hop(head));
             return (Outcome::Responded, CostKnown::FromResponse);
@@ -222,14 +221,6 @@ fn onward<'a>(uri: &'a Uri, sent: &SentPath, paths: PathRules) -> Result<Cow<'a,
         (_, Some(query)) => Cow::Owned(format!("{path}?{query}")),
         (_, None) => path,
     })
-}
-
-/// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since the header may be empty.
-fn name_host(uri: &Uri, headers: &mut HeaderMap) {
-    let named = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
-    if let Some(Ok(host)) = named {
-        headers.insert(header::HOST, host);
-    }
 }
 
 /// Whether the client asks this gateway itself (RFC 9110, section 7.6.2). Otherwise decrements Max-Forwards.

@@ -23,7 +23,7 @@ use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, scheme};
 use crate::request::route::{RouteConditions, Routes};
 
-pub use target::Target;
+pub use target::{Target, name_host};
 use unforwarded::DecidingHeaders;
 
 pub struct Resolver {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Software, until, with_each_server};
+use http::Request;
+
+use crate::harness::{Client, Gateway, Software, over_http2, until, with_each_server};
 
 const ROUTE: &str = "respond = { status = 200 }\n";
 
@@ -209,4 +211,25 @@ fn odd_values_count_apart_in_a_shared_store(software: Software) {
 
 with_each_server! {
     odd_values_count_apart_in_a_shared_store
+}
+
+/// In HTTP/2, and in absolute form in HTTP/1.0, only the target names the host.
+#[test]
+fn a_host_header_is_read_in_every_protocol() {
+    let gateway = Gateway::start(
+        "[limits.by-host]\nkey = \"header:host\"\nrates = [\"2/d\"]\nmissing = \"skip\"\n\
+         [[routes]]\npath = \"/*\"\nlimits = [\"by-host\"]\nrespond = { status = 200 }\n\
+         [[routes]]\npath = \"/*\"\nheaders = { host = \"closed.test:80\" }\nrespond = { status = 403 }\n",
+    );
+    let request = |host: &str| Request::get(format!("http://{host}/")).body(()).unwrap();
+    let hosts = ["a.test", "a.test", "a.test", "closed.test:80"].map(request);
+    let statuses: Vec<_> = over_http2(gateway.http, hosts.into()).into_iter().map(|(status, _)| status).collect();
+    assert_eq!(statuses, [200, 200, 429, 403]);
+    let ask = |head: &str| gateway.client().call(format!("{head}\r\n\r\n")).status;
+    assert_eq!(ask("GET http://a.test/ HTTP/1.0"), 429);
+    assert_eq!(ask("GET http://a.test/ HTTP/1.1\r\nHost:"), 429);
+    assert_eq!(ask("GET http://a.test/ HTTP/1.1\r\nHost: A.test"), 429);
+    assert_eq!(ask("GET http://closed.test:80/ HTTP/1.0"), 403);
+    assert_eq!(ask("GET http://a.test/ HTTP/1.1"), 400, "HTTP/1.1 has to have the header");
+    assert_eq!(ask("GET http://a.test/ HTTP/1.1\r\nHost: b.test"), 400);
 }

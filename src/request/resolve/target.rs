@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use super::{ArrivedRequest, Rejection};
@@ -37,6 +38,22 @@ const NO_HOST: &str = "The Host header is not valid.";
 /// The request is invalid, or can be read in two ways. The next bytes on the connection may belong to it.
 fn bad(detail: &'static str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
+}
+
+/// Replaces the Host header by the host of a target in absolute form (RFC 9112, section 3.2.2), which each target of HTTP/2 has
+/// (RFC 9113, section 8.3.1): keys and conditions read the header. HTTP/1.1 must have one, none may have two, and none may
+/// name another host.
+pub fn name_host(head: &mut Parts) {
+    let Some(authority) = head.uri.authority() else { return };
+    let mut lines = head.headers.get_all(header::HOST).iter();
+    let is_due = match (lines.next(), lines.next()) {
+        (Some(host), None) => host.is_empty() || host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()),
+        (None, _) => head.version != Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    if is_due && let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+        head.headers.insert(header::HOST, host);
+    }
 }
 
 impl<'a> Target<'a> {
