@@ -100,7 +100,7 @@ impl Gatekeeper {
                 Err((Reason::ReadToken, respond::problem(StatusCode::FORBIDDEN, why)))
             }
             None => {
-                self.guesses.wrong(peer);
+                self.guesses.wrong(peer, clock::now());
                 let why = "The token is not that of [admin].";
                 Err(unauthorized(Reason::WrongToken, why, "Bearer error=\"invalid_token\""))
             }

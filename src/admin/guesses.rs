@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::base::clock::Monotonic;
+use crate::base::clock::{Monotonic, Time};
+use crate::base::repeated_event::RepeatedEvent;
 use crate::net::network_of;
 
 /// Between two guesses, in microseconds.
@@ -25,7 +26,11 @@ pub(super) type Peer = Option<IpAddr>;
 
 /// Addresses that have lately sent wrong tokens.
 #[derive(Debug, Default)]
-pub(super) struct Guesses(Mutex<HashMap<Peer, Guesser>>);
+pub(super) struct Guesses {
+    guessers: Mutex<HashMap<Peer, Guesser>>,
+    /// The lines about wrong tokens.
+    lines: RepeatedEvent,
+}
 
 #[derive(Debug, Default)]
 struct Guesser {
@@ -39,7 +44,7 @@ impl Guesses {
     /// How long a request waits before the gateway compares its token. This costs one guess, unless the token is
     /// [right](Self::right). The error says in how many seconds the next guess may come.
     pub(super) fn begin(&self, peer: Peer, now: Monotonic) -> Result<Duration, u64> {
-        let mut guessers = self.0.lock();
+        let mut guessers = self.guessers.lock();
         let now = now.micros();
         if guessers.len() >= MOST {
             guessers.retain(|_, guesser| guesser.paid > now);
@@ -59,7 +64,7 @@ impl Guesses {
     }
 
     pub(super) fn right(&self, peer: Peer) {
-        let mut guessers = self.0.lock();
+        let mut guessers = self.guessers.lock();
         let peer = peer.map(network_of);
         let peer = if guessers.contains_key(&peer) { peer } else { UNKNOWN };
         if let Some(guesser) = guessers.get_mut(&peer) {
@@ -67,19 +72,25 @@ impl Guesses {
         }
     }
 
-    /// Logs the first wrong token of an address, then the tenth, the hundredth and so on.
-    pub(super) fn wrong(&self, peer: Peer) {
-        let mut guessers = self.0.lock();
+    /// Logs the first wrong token of an address, then the tenth, the hundredth and so on; at most one line a second.
+    pub(super) fn wrong(&self, peer: Peer, now: Time) {
+        if let Some((wrong, count)) = self.count_wrong(peer, now) {
+            let address = peer.map_or("a Unix socket".to_owned(), |address| address.to_string());
+            tracing::warn!(address, wrong, count, "the admin listener got a wrong token");
+        }
+    }
+
+    /// If a line must be logged now, returns how many wrong tokens came from this address, and how many lines were due since the
+    /// last one.
+    fn count_wrong(&self, peer: Peer, now: Time) -> Option<(u64, u64)> {
+        let mut guessers = self.guessers.lock();
         let network = peer.map(network_of);
         let network = if guessers.contains_key(&network) { network } else { UNKNOWN };
-        let Some(guesser) = guessers.get_mut(&network) else { return };
+        let guesser = guessers.get_mut(&network)?;
         guesser.wrong += 1;
         let wrong = guesser.wrong;
-        drop(guessers);
-        if 10_u64.checked_pow(wrong.ilog10()) == Some(wrong) {
-            let address = peer.map_or("a Unix socket".to_owned(), |address| address.to_string());
-            tracing::warn!(address, wrong, "the admin listener got a wrong token");
-        }
+        let is_due = 10_u64.checked_pow(wrong.ilog10()) == Some(wrong);
+        is_due.then(|| self.lines.add(now)).flatten().map(|count| (wrong, count))
     }
 }
 
@@ -118,13 +129,29 @@ mod tests {
     }
 
     #[test]
+    fn any_number_of_addresses_gets_one_line_a_second() {
+        let guesses = Guesses::default();
+        let wrong = |address: &str, millis: u64| {
+            let _ = guesses.begin(peer(address), Monotonic::from_micros(EVERY));
+            guesses.count_wrong(peer(address), Time::from_micros(millis * 1000))
+        };
+        assert_eq!(wrong("192.0.2.1", 1000), Some((1, 1)), "at once");
+        for host in 2..100 {
+            assert_eq!(wrong(&format!("192.0.2.{host}"), 1999), None);
+        }
+        assert_eq!(wrong("192.0.2.1", 2000), None, "its second is no line");
+        assert_eq!(wrong("192.0.2.100", 2000), Some((1, 99)));
+        assert_eq!([(); 8].map(|()| wrong("192.0.2.1", 3000))[7], Some((10, 1)));
+    }
+
+    #[test]
     fn any_number_of_addresses_takes_bounded_memory() {
         let guesses = Guesses::default();
         let now = Monotonic::from_micros(EVERY);
         for host in 0..10_000_u32 {
             let _ = guesses.begin(Some(IpAddr::V4(host.into())), now);
         }
-        assert!(guesses.0.lock().len() <= MOST + 1);
+        assert!(guesses.guessers.lock().len() <= MOST + 1);
         assert!(guesses.begin(peer("203.0.113.1"), now).is_err(), "those that are not known are slow together");
         assert_eq!(guesses.begin(peer("203.0.113.1"), Monotonic::from_micros(1 << 40)), Ok(Duration::ZERO));
     }

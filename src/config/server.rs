@@ -159,7 +159,8 @@ tables! {
 
     /// HTTP/2, which is always on: with TLS by ALPN, without TLS by prior knowledge.
     http2 {
-        /// The maximum number of requests at once on a connection; on the listener of `[decisions]`, at least 10000.
+        /// The maximum number of requests at once on a connection; at least 10000 for `trusted_proxies` and on the listener of
+        /// `[decisions]`.
         max_streams: u32 = number(1, 65_535), 250;
         /// Larger request heads get 431.
         max_header_list: u32 = size(8 << 10..=1 << 20), "64KiB";

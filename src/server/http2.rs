@@ -56,9 +56,10 @@ static SENT_AHEAD: Pool = Pool::new(128 << 20);
 /// A proxy speaks for many clients, and resets what its clients have left or what has taken too long. So it may send this
 /// many times as many frames that carry nothing.
 const CLIENTS_OF_PROXY: u64 = 100;
-/// The least number of questions that another proxy may ask at once on a connection. A proxy that opens a connection during a
-/// burst asks before it can know a bound, and lets those requests pass whose questions are refused.
-const QUESTIONS: u32 = 10_000;
+/// The least number of streams that a proxy may have at once on a connection. A proxy that opens one during a burst begins
+/// streams before it can know a bound. If some were refused, it would fail requests of its clients, or let those pass about
+/// which it asks. Memory has bounds for connections, whatever the number of streams.
+const STREAMS_OF_PROXY: u32 = 10_000;
 /// The most requests that a client may reset before they are read: the library's default.
 const MOST_UNREAD_RESETS: usize = 20;
 /// On how many streams that the gateway has reset within a second a client may still send frames: the library's default.
@@ -80,8 +81,8 @@ pub(super) async fn serve<H: Handler>(
     let speaks_for = if is_proxy { CLIENTS_OF_PROXY } else { 1 };
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), speaks_for);
     let mut config = limits.server().http2;
-    if client.traffic == Traffic::Decisions {
-        config.max_streams = config.max_streams.max(QUESTIONS);
+    if is_proxy {
+        config.max_streams = config.max_streams.max(STREAMS_OF_PROXY);
     }
     let mut requests = Requests::new(io.clone(), config, speaks_for);
     let mut served = 0;

@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
-use crate::harness::{Authority, Client, Gateway, Response, TlsClient, run, unverified};
+use crate::harness::{Authority, Client, Gateway, Response, TlsClient, run, until, unverified};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -97,6 +99,34 @@ fn a_unix_socket_serves_whoever_may_open_it() {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("ready\n"), "{text}");
+}
+
+#[test]
+fn a_reload_makes_a_unix_socket_again_that_is_gone_or_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let admin = format!("listen = \"unix:{}\"", path.display());
+    let gateway = Gateway::with_admin(&admin, FIXED);
+    let reload = || {
+        let before = gateway.reloads();
+        gateway.reload_admin(&admin, FIXED);
+        until("it reloads", Duration::from_secs(30), || gateway.reloads() > before);
+    };
+    let identity = || std::fs::metadata(&path).map(|there| (there.ino(), there.mtime_nsec())).unwrap();
+    let first = identity();
+    reload();
+    assert_eq!(identity(), first, "it stays while nobody has touched it");
+    std::fs::remove_file(&path).unwrap();
+    reload();
+    UnixStream::connect(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    drop(UnixListener::bind(&path).unwrap());
+    reload();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: anything\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("ready\n"), "{text}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,11 +23,23 @@ fn file(decisions: &str) -> String {
 /// A proxy that opens a connection during a burst does not know a bound yet, and lets pass what gets no answer.
 #[test]
 fn every_question_of_a_burst_is_answered_on_a_new_connection() {
-    const ASKED: usize = 2_000;
     let gateway = Gateway::with_server("listen = []\nhttp2 = { max_streams = 10 }", &file(""));
+    assert_burst_is_answered(gateway.decisions());
+}
+
+#[test]
+fn every_request_of_a_burst_of_a_trusted_proxy_is_answered_on_a_new_connection() {
+    let server = "trusted_proxies = [\"127.0.0.1\"]\nhttp2 = { max_streams = 10 }";
+    assert_burst_is_answered(Gateway::with_server(server, ROUTE).http);
+}
+
+/// Sends more requests than `max_streams` before the gateway can say how many there may be.
+#[track_caller]
+fn assert_burst_is_answered(address: SocketAddr) {
+    const ASKED: usize = 2_000;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let statuses = runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(gateway.decisions()).await.unwrap();
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut builder = h2::client::Builder::new();
         let handshake = builder.initial_max_send_streams(ASKED).handshake::<_, Bytes>(stream);
         let (mut client, connection) = handshake.await.unwrap();

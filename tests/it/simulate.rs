@@ -184,7 +184,32 @@ fn the_own_log_of_a_gateway_is_replayed() {
     assert!(notes.contains("3 requests were answered 429") && !notes.contains("would have cost"), "{report:#}");
     let of_bytes = LIMIT.replace("5/10s", "6KiB/d") + "[limits.api.cost]\nbytes = \"response\"\n";
     let notes = Folder::new(&of_bytes).json(&[], &log)["notes"].to_string();
-    assert!(notes.contains("would have cost, so suggested rates are too low for api"), "{notes}");
+    assert!(notes.contains("would have cost, so too few are rejected by api"), "{notes}");
+}
+
+#[test]
+fn a_refused_line_is_suggested_the_mean_cost_of_its_key() {
+    let line = |second: u8, client: u8, status: u16, bytes: u64| {
+        format!(
+            r#"{{"time":"2026-05-04T12:00:{second:02}Z","client":"192.0.2.{client}","method":"GET","path":"/a","status":{status},"bytes":{bytes},"tokens_input":{},"tokens_output":0}}
+"#,
+            bytes / 10
+        )
+    };
+    // The mean of the first client is 2000 bytes. The second one has none, so that of all counts.
+    let first = line(1, 1, 200, 1000) + &line(2, 1, 200, 3000) + &line(3, 1, 429, 10).repeat(2);
+    let both = first.clone() + &line(4, 2, 429, 10).repeat(5);
+    for (quota, cost, expected) in [
+        ("1GiB/d", "bytes = \"response\"", ["8KB/d", "10KB/d"]),
+        ("100000/d", "tokens = \"auto\"\nmax_output = 1", ["601/d", "801/d"]),
+    ] {
+        let limit = LIMIT.replace("5/10s", quota).replace("moving", "fixed");
+        let folder = Folder::new(&format!("{limit}[limits.api.cost]\n{cost}\n"));
+        for (log, expected) in [&first, &both].into_iter().zip(expected) {
+            let report = folder.json(&[], log);
+            assert_eq!(report["limits"]["api"]["suggested"][0]["rates"], json!([expected]), "{report:#}");
+        }
+    }
 }
 
 #[test]

@@ -57,8 +57,9 @@ impl Notes<'_> {
             let by_response = self.config.limits.iter().filter(|limit| limit.cost.is_known_from_response());
             let names: Vec<_> = by_response.map(|limit| limit.name.as_str()).collect();
             if !names.is_empty() {
-                note += "; but the log does not say what they would have cost, so suggested rates are too low for ";
+                note += "; but the log does not say what they would have cost, so too few are rejected by ";
                 note += &names.join(", ");
+                note += ", whose suggested rates take the mean cost of other requests of the key";
             }
             notes.push(note);
         }

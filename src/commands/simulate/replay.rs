@@ -217,7 +217,7 @@ fn note(
             let found = route_limit.key.extract(input.attributes, usize::MAX, &mut KeyCache::default());
             let key = found.unwrap_or(route_limit.key.shared);
             let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
-            let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
+            let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, demand: 0, outcome };
             statistics.add(&decided, text);
         }
         return;
@@ -258,6 +258,9 @@ fn note(
         response_cost(cost, record).unwrap_or(initial).saturating_add(response_bytes(cost, record))
     };
     let cost = state.costs(input.limits, place).map(told).max().unwrap_or(0);
+    let is_told_later = state.costs(input.limits, place).any(|(cost, _)| cost.is_known_from_response());
+    let was_refused = record.status == Some(StatusCode::TOO_MANY_REQUESTS);
+    let estimated = if is_told_later && was_refused { statistics.mean_cost(ask.key) } else { None };
     let need = pooled.map_or(ask.need, |pooled| pooled.demand.need);
     let decided = Decided {
         key: ask.key,
@@ -271,9 +274,13 @@ fn note(
             _ => need,
         },
         cost,
+        demand: estimated.unwrap_or(cost),
         outcome,
     };
     statistics.add(&decided, text);
+    if is_told_later && !was_refused {
+        statistics.learn(ask.key, cost);
+    }
     if has_ban_begun {
         statistics.begin_ban(ask.key);
     }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::timeline::Timeline;
 use crate::base::clock::{Time, micros};
 use crate::base::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, MAX_LOG, Rate, Strategy};
+use crate::limit::{Cell, CountedUnit, Limit, MAX_LOG, Rate, Strategy};
 
 /// The peak of a key for each rate of the limit: the smallest quota that would not have refused the key.
 pub(super) type Peaks = SmallVec<[u64; 2]>;
@@ -52,6 +52,8 @@ pub(super) struct LimitStatistics {
     pub(super) counts: Counts,
     /// In boxes, because a table has up to twice as many places as entries.
     keys: HashMap<Fingerprint, Box<KeyStatistics>, RandomState>,
+    /// Of all keys.
+    told: ToldCosts,
     /// The limit's own rates, in a form that also counts requests over the limit.
     demand: Limit,
     /// In microseconds, among all rates that keys of the limit can have.
@@ -67,10 +69,29 @@ pub(super) struct KeyStatistics {
     pub(super) requests: u64,
     pub(super) rejected: u64,
     pub(super) was_banned: bool,
+    told: ToldCosts,
     log: ExactLog,
     /// All requests of the key, admitted or not.
     demand: Option<Cell>,
     peaks: Peaks,
+}
+
+/// What requests have cost by their responses, as the log tells.
+#[derive(Clone, Copy, Debug, Default)]
+struct ToldCosts {
+    requests: u64,
+    sum: u64,
+}
+
+impl ToldCosts {
+    fn add(&mut self, cost: u64) {
+        self.requests += 1;
+        self.sum = self.sum.saturating_add(cost);
+    }
+
+    fn mean(self) -> Option<u64> {
+        self.sum.checked_div(self.requests)
+    }
 }
 
 pub(super) struct Decided<'a> {
@@ -83,6 +104,8 @@ pub(super) struct Decided<'a> {
     pub(super) need: u64,
     /// The final cost, if the request was admitted.
     pub(super) cost: u64,
+    /// What it would have cost if no limit had refused it when it was logged: an estimate, if one had.
+    pub(super) demand: u64,
     pub(super) outcome: Outcome,
 }
 
@@ -106,6 +129,7 @@ impl LimitStatistics {
         Self {
             counts: Counts::default(),
             keys: HashMap::default(),
+            told: ToldCosts::default(),
             demand: Limit::new(own.name(), &demand),
             longest,
             entries: 0,
@@ -154,6 +178,17 @@ impl LimitStatistics {
         if self.entries > self.max_entries {
             self.free(decided.time);
         }
+    }
+
+    /// Learns from a response what a request of this key has cost.
+    pub(super) fn learn(&mut self, key: Fingerprint, cost: u64) {
+        self.told.add(cost);
+        self.keys.get_mut(&key).into_iter().for_each(|key| key.told.add(cost));
+    }
+
+    /// The mean cost of the requests of a key so far, without any that of all keys.
+    pub(super) fn mean_cost(&self, key: Fingerprint) -> Option<u64> {
+        self.keys.get(&key).and_then(|key| key.told.mean()).or_else(|| self.told.mean())
     }
 
     pub(super) fn begin_ban(&mut self, key: Fingerprint) {
@@ -206,19 +241,29 @@ fn unlimited(rate: &Rate) -> Rate {
 
 impl KeyStatistics {
     fn new(text: String) -> Self {
-        let (log, peaks) = (ExactLog::default(), Peaks::new());
-        Self { text: text.into_boxed_str(), requests: 0, rejected: 0, was_banned: false, log, demand: None, peaks }
+        let (told, log, peaks) = (ToldCosts::default(), ExactLog::default(), Peaks::new());
+        Self {
+            text: text.into_boxed_str(),
+            requests: 0,
+            rejected: 0,
+            was_banned: false,
+            told,
+            log,
+            demand: None,
+            peaks,
+        }
     }
 
     fn add_demand(&mut self, demand: &Limit, decided: &Decided<'_>) {
         let (rates, now) = (demand.rates(), decided.time);
         let cell = self.demand.get_or_insert_with(|| Cell::new(rates, now));
         cell.advance(rates, now);
+        let in_bytes = if decided.limit.unit() == CountedUnit::Bytes { decided.demand } else { 0 };
         self.peaks.resize(rates.len(), 0);
         for (peak, usage) in self.peaks.iter_mut().zip(demand.usages(cell, now)) {
-            *peak = (*peak).max(usage.used.saturating_add(decided.need));
+            *peak = (*peak).max(usage.used.saturating_add(decided.need.max(in_bytes)));
         }
-        demand.charge(cell, now, decided.cost);
+        demand.charge(cell, now, decided.demand);
     }
 }
 
@@ -293,7 +338,7 @@ mod tests {
 
     fn add(statistics: &mut LimitStatistics, (key, time, is_admitted, limit): &(Fingerprint, Time, bool, Limit)) {
         let outcome = if *is_admitted { Outcome::Charged } else { Outcome::Rejected };
-        let decided = Decided { key: *key, time: *time, limit, is_own: true, need: 1, cost: 1, outcome };
+        let decided = Decided { key: *key, time: *time, limit, is_own: true, need: 1, cost: 1, demand: 1, outcome };
         statistics.add(&decided, || "key".to_owned());
     }
 
@@ -340,7 +385,7 @@ mod tests {
                 }
                 let outcome = if is_admitted { Outcome::Charged } else { Outcome::Rejected };
                 let (key, limit, cost) = (Fingerprint::of(&[key]), &limit, need);
-                let decided = Decided { key, time, limit, is_own: true, need, cost, outcome };
+                let decided = Decided { key, time, limit, is_own: true, need, cost, demand: cost, outcome };
                 statistics.add(&decided, String::new);
             }
             prop_assert_eq!((statistics.counts.wrongly_admitted, statistics.counts.wrongly_rejected), wrong);

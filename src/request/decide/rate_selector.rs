@@ -2,6 +2,7 @@
 //! limit's own. Overrides in the file come before those of the admin API.
 
 use std::collections::BTreeSet;
+use std::ptr;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -195,8 +196,7 @@ impl RateTable {
     /// was not read again, only the rates of keys with overrides from the admin API.
     pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
         if Arc::ptr_eq(&self.overrides, &old.overrides) {
-            let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
-            return keys.flat_map(|key| self.replaced_of(key, old)).collect();
+            return self.changed_keys(old).flat_map(|key| self.replaced_of(key, old)).collect();
         }
         let by_key =
             if self.overrides.selects_like(&old.overrides) { self.same_override(old) } else { self.any_two(old) };
@@ -206,6 +206,15 @@ impl RateTable {
         let mut known = BTreeSet::new();
         let differ = differ.filter(|(from, to)| from.id() != to.id() && known.insert((from.id(), to.id())));
         differ.map(|(from, to)| Replaced { key: None, from: from.clone(), to: to.clone() }).collect()
+    }
+
+    /// The keys to which the admin API grants something else than in `old`. A change of one override leaves all others as they
+    /// were, and there may be thousands.
+    fn changed_keys<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = Fingerprint> {
+        let granted =
+            |table: &'a Self, key| table.temporary.as_ref()?.find(key).map(|(granted, ..)| ptr::from_ref(granted));
+        let all = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
+        all.filter(move |key| granted(old, *key) != granted(self, *key))
     }
 
     /// If every key has the same override as before: the limit's own rates, and those of each override, before and now.
@@ -378,5 +387,33 @@ impl BanLimits {
         let strikes =
             Rate::new(ban.after, ban.within).and_then(|rate| rate.with_strategy(Strategy::SlidingLog)).ok()?;
         Some(Self { bans: Arc::new(bans), strikes: Arc::new(Limit::new(&limit.name, &[strikes])) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::temporary_overrides::TemporaryOverrides;
+    use super::*;
+
+    #[test]
+    fn a_change_of_one_override_touches_no_other_key() {
+        let text = "[limits.l]\nkey = \"header:x-a\"\nrates = [\"1/s\"]\n[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+        let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+        let (limit, mut overrides) = (&config.limits[0], TemporaryOverrides::default());
+        let ends = Instant::now() + Duration::from_secs(60);
+        let mut table = RateTable::new(limit);
+        for number in 0..100 {
+            let rates = Allowance::Rates(vec!["5/h".parse().unwrap()].into());
+            overrides.set(limit, vec![format!("key {number}").into_bytes()], &rates, ends).unwrap();
+            let next = table.with_temporary(overrides.of("l"));
+            assert_eq!((next.changed_keys(&table).count(), next.replaced(&table).len()), (1, 1), "{number}");
+            table = next;
+        }
+        overrides.remove(limit, &[b"key 7".to_vec()]);
+        let next = table.with_temporary(overrides.of("l"));
+        assert_eq!((next.changed_keys(&table).count(), next.replaced(&table).len()), (1, 1));
     }
 }

@@ -91,7 +91,9 @@ impl TemporaryOverrides {
         }
         self.changes += 1;
         let of_limit = self.by_limit.entry(limit.name.clone()).or_default();
-        of_limit.list.retain(|earlier| !earlier.has_one_of(&fingerprints));
+        if replaced > 0 {
+            of_limit.list.retain(|earlier| !earlier.has_one_of(&fingerprints));
+        }
         let same = of_limit.list.iter().find(|other| other.granted.allowance == allowance);
         let granted = same.map(|other| other.granted.clone());
         let granted = granted.unwrap_or_else(|| Arc::new(Granted::new(limit, allowance)));
@@ -214,7 +216,8 @@ pub(super) struct TemporaryRates {
 
 impl TemporaryRates {
     pub(super) fn new(overrides: &LimitOverrides) -> Self {
-        let (mut by_key, mut all) = (HashMap::default(), Vec::new());
+        let mut by_key = HashMap::with_capacity_and_hasher(overrides.list.len(), RandomState::default());
+        let mut all = Vec::new();
         let mut known: HashMap<_, usize, RandomState> = HashMap::default();
         for TemporaryOverride { fingerprints, granted, ends, .. } in &overrides.list {
             let index = *known.entry(Arc::as_ptr(granted)).or_insert_with(|| {

@@ -2,7 +2,8 @@
 //! X-Forwarded-For and the like, or in Forwarded (RFC 7239). In it each proxy on the way states from whom it got the
 //! request.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::{HeaderMap, header};
 use ipnet::IpNet;
@@ -94,10 +95,12 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let listed = farthest(peer, entries.map(parse_address), is_trusted).map(|(address, _)| address);
 
     let forwarded = Forwarded::read(headers);
-    let nodes = forwarded.elements.iter().rev().map(|element| parse_address(element.node?));
+    let nodes =
+        forwarded.elements.iter().rev().map(|element| parse_node(str::from_utf8(element.node.as_deref()?).ok()?));
     let found = farthest(peer, nodes, is_trusted);
     // The last element that a trusted proxy has written. The client could have written what is to the left of it.
-    let scheme = found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto?));
+    let scheme =
+        found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto.as_deref()?));
     let named = found.map(|(address, _)| address).filter(|_| forwarded.has_nodes());
     let contradictory = listed.zip(named).filter(|(listed, named)| listed != named).map(<[_; 2]>::from);
     let address = if contradictory.is_some() { CONTRADICTED } else { listed.or(named).unwrap_or(peer) };
@@ -134,21 +137,29 @@ fn farthest(
 
 /// Parses an address, with or without a port, brackets or quotes.
 pub fn parse_address(entry: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(entry).ok()?.trim().trim_matches('"');
+    parse_node(str::from_utf8(entry).ok()?.trim().trim_matches('"'))
+}
+
+/// Parses an address, with or without a port or brackets. A proxy may hide the port behind a name that begins with an underscore
+/// (RFC 7239, section 6.3).
+fn parse_node(text: &str) -> Option<IpAddr> {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let hidden = text.trim().split_once(":_").filter(|(_, port)| !port.is_empty() && is_name(port));
+    let text = hidden.map_or(text.trim(), |(address, _)| address);
     let address = text.parse::<IpAddr>().ok();
-    let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     address.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
 }
 
 /// The element of one proxy, without quotes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Element<'a> {
     text: &'a [u8],
     /// `for`: the node from which the proxy got the request.
-    node: Option<&'a [u8]>,
+    node: Option<Cow<'a, [u8]>>,
     /// `proto`: the scheme of that request.
-    proto: Option<&'a [u8]>,
+    proto: Option<Cow<'a, [u8]>>,
 }
 
 /// The elements of all proxies, in the order of the header.
@@ -166,7 +177,7 @@ impl<'a> Forwarded<'a> {
             match elements(line.as_bytes()) {
                 Some(elements) => all.elements.extend(elements),
                 None => {
-                    all.elements.push(Element { node: Some(b""), ..Element::default() });
+                    all.elements.push(Element { node: Some(Cow::default()), ..Element::default() });
                     all.is_broken = true;
                 }
             }
@@ -223,11 +234,12 @@ fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
     }
 }
 
-/// A value and the rest of the text. A quoted value loses its quotes but keeps its backslashes, which no address has.
-fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+/// A value, without its quotes and the backslashes of its quoted pairs (RFC 9110, section 5.6.4), and the rest of the text.
+fn value(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| b"\",; \t".contains(byte)).unwrap_or(text.len());
-        return (end > 0).then(|| text.split_at(end));
+        let (value, after) = text.split_at(end);
+        return (end > 0).then(|| (value.into(), after));
     };
     let mut is_escaped = false;
     let end = quoted.iter().position(|byte| {
@@ -236,6 +248,15 @@ fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
         is_end
     })?;
     let (value, after) = quoted.split_at(end);
+    let mut begins_pair = false;
+    let is_content = |byte: &u8| {
+        begins_pair = *byte == b'\\' && !begins_pair;
+        !begins_pair
+    };
+    let value = match value.contains(&b'\\') {
+        true => Cow::Owned(value.iter().copied().filter(is_content).collect()),
+        false => value.into(),
+    };
     Some((value, after.strip_prefix(b"\"")?))
 }
 
@@ -297,7 +318,25 @@ mod tests {
         assert_eq!(by_forwarded(&["for=1.1.1.1, for=198.51.100.7;proto=https, for=10.2.3.4"]), "198.51.100.7");
         assert_eq!(by_forwarded(&["for=1.1.1.1", "For=\"[2001:db8::1]:443\"", "for=\"[fd00::2]\""]), "2001:db8::1");
         assert_eq!(by_forwarded(&["for=10.9.9.9, for=10.0.0.2"]), "10.9.9.9");
-        for unknown in ["unknown", "_hidden", "\"_b:80\"", "a.test", "\"1.1.1.1\\\"\""] {
+        for hidden in
+            ["\"198.51.100.7:_x-1\"", "\"198.51.\\100.7\\:80\"", "\"[::ffff:198.51.100.7]:_.\"", "198.51.100.7:_x"]
+        {
+            assert_eq!(
+                by_forwarded(&[&format!("for=1.1.1.1, for={hidden}, for=10.0.0.2")]),
+                "198.51.100.7",
+                "{hidden}"
+            );
+        }
+        for unknown in [
+            "unknown",
+            "_hidden",
+            "\"_b:80\"",
+            "a.test",
+            "\"1.1.1.1\\\"\"",
+            "\"1.1.1.1:_\"",
+            "\"1.1.1.1:_a:_b\"",
+            "\"1.1.1.1\\\\\"",
+        ] {
             assert_eq!(by_forwarded(&[&format!("for=1.1.1.1, for={unknown}, for=10.0.0.2")]), "10.0.0.2");
         }
         assert_eq!(by_forwarded(&["for=1.1.1.1, proto=https"]), "10.0.0.1", "the nearest proxy names nobody");
@@ -425,7 +464,7 @@ mod tests {
             }
             let found = client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]);
             let kept = last_elements(&headers, found.forwarded.kept()).map(String::from_utf8_lossy);
-            kept.map(std::borrow::Cow::into_owned).collect::<Vec<_>>()
+            kept.map(Cow::into_owned).collect::<Vec<_>>()
         };
         let by_proxies = ["for=1.1.1.1; Host=\"a,b\"", "for=10.0.0.2;proto=https"];
         let line = by_proxies.join(" ,, ");
@@ -451,12 +490,15 @@ mod tests {
         for line in lines {
             headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
         }
-        let text = |part: Option<&[u8]>| part.map_or("-".to_owned(), |part| String::from_utf8_lossy(part).into_owned());
+        let text = |part: Option<&Cow<'_, [u8]>>| {
+            part.map_or("-".to_owned(), |part| String::from_utf8_lossy(part).into_owned())
+        };
         let all = Forwarded::read(&headers);
-        assert_eq!(all.is_broken, all.elements.iter().any(|element| element.node == Some(b"")));
-        let schemes =
-            |element: &Element<'_>| element.proto.map_or(String::new(), |proto| format!(" {}", text(Some(proto))));
-        all.elements.iter().rev().map(|element| text(element.node) + &schemes(element)).collect()
+        assert_eq!(all.is_broken, all.elements.iter().any(|element| element.node.as_deref() == Some(b"")));
+        let schemes = |element: &Element<'_>| {
+            element.proto.as_ref().map_or(String::new(), |proto| format!(" {}", text(Some(proto))))
+        };
+        all.elements.iter().rev().map(|element| text(element.node.as_ref()) + &schemes(element)).collect()
     }
 
     #[test]
