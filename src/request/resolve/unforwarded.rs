@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::base::http::header_list;
 use crate::base::http::header_rules::{Rule, is_any, is_of_proxies};
-use crate::config::{Config, Source};
+use crate::config::{Config, Source, is_in};
 
 /// The headers that decide something in a configuration and that the upstream does not get from every client.
 pub(super) struct DecidingHeaders {
@@ -42,8 +42,7 @@ impl DecidingHeaders {
     /// Not inline, because most configurations have no such headers.
     #[inline(never)]
     pub(super) fn remove_unforwarded(&self, headers: &mut HeaderMap, peer: IpAddr, trusted: &[IpNet]) {
-        let peer = peer.to_canonical();
-        if !self.of_proxies.is_empty() && !trusted.iter().any(|net| net.contains(&peer)) {
+        if !self.of_proxies.is_empty() && !is_in(peer, trusted) {
             self.of_proxies.iter().for_each(|name| _ = headers.remove(name));
         }
         if !self.of_routes.is_empty() {
