@@ -76,7 +76,7 @@ pub use route::{
     Segment, SentPath, Template, TemplatePart, is_secret,
 };
 pub use schema::schema;
-pub use server::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, Server, Shed};
+pub use server::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Http2, Listener, MaxConnections, Server, Shed, is_in};
 pub use store::{Login, OnError, Share, SharedStore, Software, Store};
 pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};

@@ -59,9 +59,15 @@ pub struct Server {
 impl Server {
     /// Whether the peer is a trusted proxy, which forwards requests of several clients.
     pub fn trusts(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        self.trusted_proxies.iter().any(|network| network.contains(&peer))
+        is_in(peer, &self.trusted_proxies)
     }
+}
+
+/// Whether one of the networks contains the address, which may be an IPv4 address in the form of IPv6.
+#[expect(clippy::inline_always, reason = "every request asks, mostly about no networks")]
+#[inline(always)]
+pub fn is_in(address: IpAddr, networks: &[IpNet]) -> bool {
+    networks.iter().any(|network| network.contains(&address.to_canonical()))
 }
 
 /// What a client may do on one HTTP/2 connection.

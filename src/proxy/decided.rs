@@ -38,9 +38,20 @@ pub(super) fn record(
     if let Decision::Banned { .. } = decision {
         record.reason = Some(Reason::Banned);
     }
-    if !record.has_details() {
-        return;
+    if record.has_details() {
+        record_details(record, limits, begun, decision, state);
     }
+}
+
+/// For the access log and for spans. Not inline, because a request without both would save the registers of this function.
+#[inline(never)]
+fn record_details(
+    record: &mut RequestRecord,
+    limits: &RouteLimits,
+    begun: Option<Time>,
+    decision: Decision,
+    state: &DecisionState<'_>,
+) {
     let metrics = |place: usize| Some(&limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));

@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::base::clock::Time;
 use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
+use crate::base::http::spare_headers;
 use crate::base::reason::Reason;
 use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::Rejection;
@@ -203,7 +204,10 @@ pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
 }
 
 pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
-    with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
+    // It gets more headers, for which a new map would grow several times.
+    let mut headers = spare_headers::take();
+    headers.insert(header::CONTENT_TYPE, kind);
+    with_all(status, headers, LocalBody::Fixed(body))
 }
 
 fn with_all(status: StatusCode, headers: HeaderMap, body: LocalBody) -> LocalResponse {

@@ -29,11 +29,9 @@ use tokio::sync::oneshot;
 
 use crate::base::clock::{self, Time};
 use crate::base::concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
-use crate::base::fingerprint::Fingerprint;
 use crate::config::{Cost, Missing, OnLimit, Slow};
 use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::RateLimitOverride;
-use crate::request::identify::key_text::written_text;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::notices::LimitNotices;
 use crate::sources::quotas::QuotaSource;
@@ -289,14 +287,6 @@ impl RouteLimit {
 
     fn counters(&self, worker: usize) -> &DecisionCounters {
         self.metrics.workers.of(worker)
-    }
-
-    fn record_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
-        if !self.counts_keys {
-            return;
-        }
-        let text = || written_text(&self.key.parts(input.attributes));
-        self.metrics.keys.of(input.worker).record(key, is_refused, input.now, text);
     }
 }
 

@@ -33,7 +33,8 @@ pub struct Resolver {
     pub rules: Vec<RouteRules>,
     /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     trusted_proxies: Vec<IpNet>,
-    deciding: DecidingHeaders,
+    /// `None` if the upstream gets all headers that decide something.
+    deciding: Option<DecidingHeaders>,
 }
 
 /// The settings of a route that apply before its limits decide.
@@ -127,7 +128,9 @@ impl Resolver {
     /// Removes the headers of a request that decide something, but that its upstream does not get. The request must not be one
     /// about which another proxy asks: that proxy knows what its server gets.
     pub fn remove_unforwarded(&self, headers: &mut HeaderMap, peer: IpAddr) {
-        self.deciding.remove_unforwarded(headers, peer, &self.trusted_proxies);
+        if let Some(deciding) = &self.deciding {
+            deciding.remove_unforwarded(headers, peer, &self.trusted_proxies);
+        }
     }
 
     pub fn resolve<'a>(&self, request: ArrivedRequest<'a>) -> Resolved<'a> {

@@ -21,6 +21,12 @@ pub fn entry(version: Version) -> &'static [u8] {
 }
 
 pub fn passages(headers: &HeaderMap) -> usize {
+    if header_list::has(headers, &header::VIA) { own_entries(headers) } else { 0 }
+}
+
+/// Not inline, because few requests have a Via header.
+#[inline(never)]
+fn own_entries(headers: &HeaderMap) -> usize {
     let name = |entry: &'static [u8]| entry.split(|byte| *byte == b' ').nth(1);
     let is_own = |member: &&[u8]| {
         let mut words = member.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

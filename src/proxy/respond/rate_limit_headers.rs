@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{ListSerializer, StringRef};
+use smallvec::SmallVec;
 
 use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_all, with_body};
@@ -350,7 +351,7 @@ impl RateLimitHeaders {
         if rest.peek().is_none() {
             return Some(first.clone());
         }
-        let mut lines = vec![first.as_bytes()];
+        let mut lines = SmallVec::<[_; 4]>::from_iter([first.as_bytes()]);
         for line in rest.map(HeaderValue::as_bytes) {
             // One limit may have been asked about several descriptors.
             if !lines.contains(&line) {

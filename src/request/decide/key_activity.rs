@@ -9,9 +9,11 @@
 use parking_lot::Mutex;
 
 use super::heavy_hitters::{HeavyHitter, Ranking, Sketch};
+use super::{DecisionInput, RouteLimit};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
+use crate::request::identify::key_text::written_text;
 
 /// Half an hour, in microseconds. The current period and the last one are shown.
 const PERIOD: u64 = 1_800_000_000;
@@ -52,6 +54,21 @@ pub struct TopKeys {
     pub most_busy: Vec<HeavyHitter>,
     /// Among those that were over the limit, or blocked.
     pub most_refused: Vec<HeavyHitter>,
+}
+
+impl RouteLimit {
+    pub(super) fn record_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
+        if self.counts_keys {
+            self.count_key(input, key, is_refused);
+        }
+    }
+
+    /// Not inline, because only a gateway with an admin API counts which keys come.
+    #[inline(never)]
+    fn count_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
+        let text = || written_text(&self.key.parts(input.attributes));
+        self.metrics.keys.of(input.worker).record(key, is_refused, input.now, text);
+    }
 }
 
 impl KeyActivity {

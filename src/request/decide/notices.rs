@@ -8,9 +8,10 @@ use crate::sources::notices::KeyText;
 use crate::store::{Ask, ReachedRates, Watch};
 
 impl DecisionState<'_> {
-    /// Notes what other requests have reserved of a watched limit, before the store is asked: they may settle it meanwhile.
+    /// Notes what other requests have reserved of a limit whose costs settle, if it is watched, before the store is asked: they
+    /// may settle it meanwhile.
     pub(super) fn note_reserved(&mut self, input: &DecisionInput<'_, '_>, ask: &Ask<'_>) {
-        if let Some(notices) = input.limits[ask.place].notices.as_ref().filter(|_| ask.settles) {
+        if let Some(notices) = &input.limits[ask.place].notices {
             let reserved = notices.reserved(ask.key);
             if reserved > 0 {
                 self.reserved_before.push((ask.place, reserved));

@@ -62,7 +62,7 @@ impl<'a> DecisionState<'a> {
                 SelectedRates::Block => return ControlFlow::Break(route_limit.blocked(input, place, key)),
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
-                    if route_limit.is_of_route {
+                    if route_limit.is_of_route && route_limit.max_in_flight.is_some() {
                         self.acquire_permit(input, check)?;
                     }
                     self.prepare_ask(input, &check)?;
@@ -177,7 +177,9 @@ impl<'a> DecisionState<'a> {
         let in_steps = input.charges_in_steps(place);
         let ask = Ask { need, settles, if_abandoned, held_above, role, in_steps, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);
-        self.note_reserved(input, &ask);
+        if settles {
+            self.note_reserved(input, &ask);
+        }
         if let Some(used) = input.reported(place) {
             let mut reserved = Reserved::nothing(&ask);
             reserved.watch = route_limit.watch(input, key);

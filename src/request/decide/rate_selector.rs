@@ -358,11 +358,22 @@ impl RateSelector {
     ) -> Option<SelectedRates<'_>> {
         if has_key
             && !self.rate_table.overrides.is_empty()
-            && let Some(granted) = extractor.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
+            && let Some(granted) = self.overridden_in_file(extractor, attributes, key_cache)
         {
             return Some(granted);
         }
         self.rate_table.temporarily_granted(key)
+    }
+
+    /// Not inline, because most limits have no overrides.
+    #[inline(never)]
+    fn overridden_in_file(
+        &self,
+        extractor: &KeyExtractor,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+    ) -> Option<SelectedRates<'_>> {
+        self.rate_table.granted(extractor.subject(attributes, key_cache)?)
     }
 
     pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {

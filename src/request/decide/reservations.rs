@@ -211,8 +211,22 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        let Some(open) = &mut self.open else { return };
-        for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut open.pending) {
+        if let Some(open) = &mut self.open {
+            let pending = std::mem::take(&mut open.pending);
+            self.settle_all(pending, cost_of, outcomes, now);
+        }
+    }
+
+    /// Not inline, because most requests have reserved nothing.
+    #[inline(never)]
+    fn settle_all(
+        &mut self,
+        pending: Vec<PendingReservation<'a>>,
+        cost_of: impl Fn(&Cost) -> Option<u64>,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
+        for PendingReservation { mut costs, mut known, reserved } in pending {
             costs.retain(|(_, cost, initial)| {
                 let cost = match (cost_of(cost), &cost) {
                     (None, Cost::Tokens(_)) => return true,

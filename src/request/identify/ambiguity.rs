@@ -61,27 +61,7 @@ impl SingleSources {
     /// checked.
     pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
         let query = query.unwrap_or_default();
-        self.rules.iter().find_map(|rule| {
-            // It would count by what its server does not see (RFC 9110, section 7.6.1).
-            let is_dropped = |name: &HeaderName| header_list::has_member(headers, &header::CONNECTION, name.as_str());
-            if rule.source.header().is_some_and(is_dropped) {
-                return Some(format!("Connection names the header of {}, so that no server gets it.", rule.source));
-            }
-            if let Some(too_many) = rule.too_many(headers, query) {
-                return Some(too_many);
-            }
-            let mut found = Occurrences::default();
-            rule.search(headers, query, &mut found);
-            let source = &rule.source;
-            match found {
-                Occurrences { times: 0, .. } | Occurrences { times: 1, is_misspelled: false } => None,
-                // Servers differ in whether they find it or in the value that they read.
-                Occurrences { times: 1, is_misspelled: true } => {
-                    Some(format!("The request has {source} in a spelling that servers read differently."))
-                }
-                Occurrences { .. } => Some(format!("The request has {source} more than once.")),
-            }
-        })
+        self.rules.iter().find_map(|rule| rule.ambiguity(headers, query))
     }
 
     /// Whether a limit uses this header or one that servers confuse with it.
@@ -131,6 +111,30 @@ impl SourceRule {
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
+    }
+
+    /// Not inline, because its frame is large and most routes have no such source.
+    #[inline(never)]
+    fn ambiguity(&self, headers: &HeaderMap, query: &str) -> Option<String> {
+        let source = &self.source;
+        // It would count by what its server does not see (RFC 9110, section 7.6.1).
+        let is_dropped = |name: &HeaderName| header_list::has_member(headers, &header::CONNECTION, name.as_str());
+        if source.header().is_some_and(is_dropped) {
+            return Some(format!("Connection names the header of {source}, so that no server gets it."));
+        }
+        if let Some(too_many) = self.too_many(headers, query) {
+            return Some(too_many);
+        }
+        let mut found = Occurrences::default();
+        self.search(headers, query, &mut found);
+        match found {
+            Occurrences { times: 0, .. } | Occurrences { times: 1, is_misspelled: false } => None,
+            // Servers differ in whether they find it or in the value that they read.
+            Occurrences { times: 1, is_misspelled: true } => {
+                Some(format!("The request has {source} in a spelling that servers read differently."))
+            }
+            Occurrences { .. } => Some(format!("The request has {source} more than once.")),
+        }
     }
 
     fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<String> {

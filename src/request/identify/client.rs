@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::base::http::header_rules::{FORWARDED_FOR, FORWARDED_PROTO};
-use crate::config::Scheme;
+use crate::config::{Scheme, is_in};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -85,8 +85,8 @@ fn parse_scheme(text: &[u8]) -> Option<Scheme> {
 /// which one, so if they name different clients, neither is used, and all such requests are counted together.
 pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
-    let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
-    if !is_trusted(&peer) {
+    let is_trusted = |address| is_in(address, trusted);
+    if !is_trusted(peer) {
         return Client::of_peer(peer);
     }
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
@@ -122,13 +122,13 @@ pub fn last_elements(headers: &HeaderMap, count: usize) -> impl Iterator<Item = 
 fn farthest(
     peer: IpAddr,
     named: impl Iterator<Item = Option<IpAddr>>,
-    is_trusted: impl Fn(&IpAddr) -> bool,
+    is_trusted: impl Fn(IpAddr) -> bool,
 ) -> Option<(IpAddr, usize)> {
     let mut farthest = None;
     for (depth, named) in named.enumerate() {
         let known = farthest.map_or(peer, |(address, _)| address);
         farthest = Some((named.unwrap_or(known), depth));
-        if !named.is_some_and(|address| is_trusted(&address)) {
+        if !named.is_some_and(&is_trusted) {
             break;
         }
     }
