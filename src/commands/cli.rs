@@ -12,6 +12,7 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 use super::admin_client::AdminLocation;
 use super::simulate;
 use super::source::Options;
+use crate::base::http::written_target;
 
 /// A reverse proxy that limits rates.
 ///
@@ -137,7 +138,14 @@ pub(super) fn body(text: &str) -> Result<Bytes, String> {
 pub(super) fn url(text: &str) -> Result<Uri, String> {
     // The query may contain another URL.
     let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
-    let whole = has_scheme || text.starts_with('/');
-    let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
-    read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
+    if text.contains('#') {
+        return Err("clients send no fragment: write `#` as %23".to_owned());
+    }
+    let text = if has_scheme || text.starts_with('/') { text.to_owned() } else { format!("http://{text}") };
+    // As in a request, some bytes of the path count as their escapes.
+    let scheme = text.find("://").filter(|_| !text.starts_with('/')).map_or(0, |at| at + 3);
+    let path = text[scheme..].find('/').map_or(text.len(), |at| scheme + at);
+    let escaped = written_target::read(&text.as_bytes()[path..]);
+    let text = escaped.map_or(text.clone(), |escaped| format!("{}{escaped}", &text[..path]));
+    text.parse().map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
 }

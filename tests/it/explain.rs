@@ -94,10 +94,25 @@ fn a_url_names_the_host_in_the_host_header_too() {
 
 #[test]
 fn invalid_arguments_are_errors() {
-    for bad in [&["http://h/a/../b"][..], &["-H", "nothing", "/"], &["-X", "a b", "/"], &["-H", "a b: c", "/"], &[]] {
+    for bad in [
+        &["http://h/a/../b"][..],
+        &["http://h/a#b"],
+        &["-H", "nothing", "/"],
+        &["-X", "a b", "/"],
+        &["-H", "a b: c", "/"],
+        &[],
+    ] {
         let (code, text) = explain(CONFIG, bad);
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains("error: "), "{text}");
+    }
+}
+
+#[test]
+fn what_should_be_escaped_counts_as_its_escape() {
+    for url in ["/v1/<a>?u=http://b/c", "api.example.com/v1/<a>?q=\"", "http://api.example.com/v1/<a>/{b}"] {
+        let (code, text) = explain(CONFIG, &["-H", "Host: api.example.com", url]);
+        assert!(code == Some(0) && text.contains(" api.example.com/v1/%3Ca%3E"), "{url}: {text}");
     }
 }
 

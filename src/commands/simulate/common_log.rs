@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::needs::Needs;
 use super::record::{Record, time, unreadable};
+use crate::base::http::written_target;
 use crate::base::percent;
 use crate::request::identify::client;
 
@@ -80,13 +81,14 @@ pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), &'static str> {
     request(method, target)
 }
 
-/// The target is a path or a URL.
+/// The target is a path or a URL, as the client wrote it.
 pub(super) fn request(method: &[u8], target: &[u8]) -> Result<(Method, Uri), &'static str> {
     if method.is_empty() || target.is_empty() {
         return Err(unreadable::NO_REQUEST);
     }
     let method = Method::from_bytes(method).map_err(|_| unreadable::REQUEST)?;
-    let uri = Uri::try_from(target).map_err(|_| unreadable::REQUEST)?;
+    let uri = Uri::try_from(target).ok().or_else(|| written_target::read(target).map(Uri::from));
+    let uri = uri.ok_or(unreadable::REQUEST)?;
     Ok((method, uri))
 }
 
@@ -182,6 +184,11 @@ mod tests {
                 Some("http://h/a"),
             ),
             (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 +0000] "GET /\xc3\xa4 HTTP/1.1" 200 1"#, "1.2.3.4", Some("/ä")),
+            (
+                r#"1.2.3.4 - - [10/Oct/2000:13:55:36 +0000] "GET /\xe4?q=<\x22> HTTP/1.1" 200 1"#,
+                "1.2.3.4",
+                Some("/%E4?q=%3C%22%3E"),
+            ),
         ] {
             match (line(text), target) {
                 (Ok(record), Some(target)) => {

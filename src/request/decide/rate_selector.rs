@@ -2,7 +2,6 @@
 //! limit's own. Overrides in the file come before those of the admin API.
 
 use std::collections::BTreeSet;
-use std::ptr;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -208,11 +207,9 @@ impl RateTable {
         differ.map(|(from, to)| Replaced { key: None, from: from.clone(), to: to.clone() }).collect()
     }
 
-    /// The keys to which the admin API grants something else than in `old`. A change of one override leaves all others as they
-    /// were, and there may be thousands.
+    /// The keys to which the admin API grants something else than in `old`: mostly one of perhaps thousands.
     fn changed_keys<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = Fingerprint> {
-        let granted =
-            |table: &'a Self, key| table.temporary.as_ref()?.find(key).map(|(granted, ..)| ptr::from_ref(granted));
+        let granted = |table: &'a Self, key| Some(std::ptr::from_ref(table.temporary.as_ref()?.find(key)?.0));
         let all = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
         all.filter(move |key| granted(old, *key) != granted(self, *key))
     }

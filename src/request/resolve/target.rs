@@ -59,7 +59,9 @@ pub fn name_host(head: &mut Parts) {
 impl<'a> Target<'a> {
     pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Rejection> {
         let ArrivedRequest { head, body, ambiguity, is_asked, .. } = *request;
-        if head.headers.len() > MOST_FIELDS {
+        // The field for the host of HTTP/2 is the gateway's.
+        let fields = head.headers.len().saturating_sub(usize::from(head.version == Version::HTTP_2));
+        if fields > MOST_FIELDS {
             let reason = Some(Reason::MaxHeaderSize);
             let detail = "The request has more than 100 header fields.";
             return Err(Rejection { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason, ..bad(detail) });
