@@ -359,7 +359,7 @@ respond = { status = 200 }
         let (_, text) = explain(&config, &headers.chain(["-d", "{", "http://h/"]).collect::<Vec<_>>());
         assert!(text.contains(&format!("answered {status}")), "{early}: {text}");
         let told = answer.headers.get("ratelimit-policy");
-        assert!(told.is_none_or(|policy| text.contains(policy)), "{policy:?}: {text}", policy = told);
+        assert!(told.is_none_or(|policy| text.contains(policy)), "{told:?}: {text}");
         let is_charged = gateway.metric("gateway_limit_decisions_total{limit=\"early\",decision=\"admitted\"}");
         assert_eq!(is_charged == Some(1.0), status == 400 && text.contains("counted  early"), "{early}: {text}");
     }
