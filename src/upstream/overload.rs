@@ -112,6 +112,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
     pub seconds: f64,
+    /// Without those that limits refuse.
     pub arrived: f64,
     pub admitted: f64,
     /// Requests that got a response of the upstream.
