@@ -12,9 +12,11 @@ use http::{HeaderValue, StatusCode, header};
 
 use super::decided::{self, metered_request, outcome_of, refuse, refusing, respond_to_banned};
 use super::inspection::{BodyReader, Unread};
+use super::shed::Counts;
 use super::token_meter::MeteredRequest;
 use super::{ConnectionContext, Worker, WorkerSnapshot};
 use crate::base::clock::{self, Time};
+use crate::base::metrics::Counter;
 use crate::base::reason::Reason;
 use crate::config::{BanResponse, OnError};
 use crate::proxy::respond::{self, LocalResponse};
@@ -155,10 +157,13 @@ impl<'a> Deciding<'a, '_> {
             }
         }
         if input.passes(decision) {
-            if let Some(answer) = shed(gateway, route, &attributes, connection, now) {
-                state.give_back();
-                return Decided::Answered(Outcome::Shed, answer.into(), None);
-            }
+            let counts = match shed(gateway, route, &attributes, connection, now) {
+                Ok(counts) => counts,
+                Err(answer) => {
+                    state.give_back();
+                    return Decided::Answered(Outcome::Shed, answer, None);
+                }
+            };
             self.resolve_quotas(limits, part, &attributes, &mut now, quotas).await;
             let input = DecisionInput {
                 limits,
@@ -170,6 +175,7 @@ impl<'a> Deciding<'a, '_> {
                 ..input
             };
             decision = decide::decide(&input, state).await;
+            counts.iter().for_each(|counts| counts.decided(input.passes(decision)));
         }
         decided::record(record, limits, input.traced_since, decision, state);
         if !input.passes(decision) {
@@ -276,23 +282,24 @@ async fn before_tokens<'a>(
     (decision, checked.map(|checked| checked.valid))
 }
 
-/// The answer to a request that is shed; `None` if it passes.
-fn shed(
+/// Where the decision about a request is to be counted, if any requests of its route are shed. If this one is, its answer is
+/// the error.
+fn shed<'a>(
     gateway: &WorkerSnapshot,
-    route: &CompiledRoute,
+    route: &'a CompiledRoute,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
     now: Time,
-) -> Option<LocalResponse> {
-    let shedding = route.shedding.as_ref()?;
+) -> Result<Option<&'a Counts<Counter>>, Rc<LocalResponse>> {
+    let (Some(shedding), Some(all)) = (&route.shedding, &gateway.shedding) else { return Ok(None) };
     let priority = shedding.priority(&route.limits, attributes, &mut connection.key_cache.borrow_mut());
-    if shedding.admits(priority, attributes, now, connection.worker.index) {
-        return None;
+    if let Some(counts) = shedding.admits(priority, attributes, now, connection.worker.index) {
+        return Ok(Some(counts));
     }
     connection.key_cache.borrow_mut().shrink();
-    let status = gateway.shedding.as_ref()?.settings.status;
+    let status = all.settings.status;
     let mut answer =
         respond::problem(status, "The service is overloaded: requests of this priority are not served now.");
     answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(fastrand::u16(1..=LATEST_RETRY)));
-    Some(answer)
+    Err(answer.into())
 }

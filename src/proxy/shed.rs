@@ -73,31 +73,66 @@ impl RouteShedding {
         self.priority
     }
 
-    pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
+    /// Where the decision of the limits about a request is to be counted. `None` if the request is shed.
+    pub fn admits(
+        &self,
+        priority: u8,
+        attributes: &RequestAttributes<'_>,
+        now: Time,
+        worker: usize,
+    ) -> Option<&Counts<Counter>> {
         self.meter.admits(overload::rank(priority, attributes.client, now.seconds()), worker)
     }
 }
 
-/// Counts the requests that arrive for one upstream, and holds its level of shedding.
+/// Counts what becomes of the requests for one upstream, and holds its level of shedding.
 #[derive(Debug)]
 pub struct Meter {
     /// The name of the upstream; empty for routes without one.
     pub name: String,
     level: AtomicU32,
-    workers: PerWorker<Counts>,
+    workers: PerWorker<ByRank>,
 }
 
 #[derive(Debug)]
-struct Counts {
-    /// By rank.
-    arrived: Box<[Counter]>,
-    /// By priority.
-    shed: [Counter; HIGHEST_PRIORITY as usize + 1],
+struct ByRank(Box<[Counts<Counter>]>);
+
+impl Default for ByRank {
+    fn default() -> Self {
+        Self((0..RANKS).map(|_| Counts::default()).collect())
+    }
 }
 
-impl Default for Counts {
-    fn default() -> Self {
-        Self { arrived: (0..RANKS).map(|_| Counter::default()).collect(), shed: Default::default() }
+/// How many requests limits have admitted and refused, and how many were shed before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts<T> {
+    admitted: T,
+    refused: T,
+    shed: T,
+}
+
+impl Counts<Counter> {
+    pub fn decided(&self, is_admitted: bool) {
+        if is_admitted { self.admitted.one() } else { self.refused.one() }
+    }
+}
+
+impl Counts<u64> {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a window are small")]
+    fn since(self, before: Self) -> Counts<f64> {
+        Counts {
+            admitted: (self.admitted - before.admitted) as f64,
+            refused: (self.refused - before.refused) as f64,
+            shed: (self.shed - before.shed) as f64,
+        }
+    }
+}
+
+impl Counts<f64> {
+    /// How many limits would admit without shedding, if they refused the same share of those that were shed.
+    fn wanted(self) -> f64 {
+        let decided = self.admitted + self.refused;
+        self.admitted + self.shed * if decided > 0.0 { self.admitted / decided } else { 1.0 }
     }
 }
 
@@ -106,20 +141,15 @@ impl Meter {
         Self { name, level: AtomicU32::new(0), workers: PerWorker::new(workers) }
     }
 
-    /// Counts a request of this rank. Returns whether it passes.
-    fn admits(&self, rank: usize, worker: usize) -> bool {
-        let counts = self.workers.of(worker);
-        if let Some(arrived) = counts.arrived.get(rank) {
-            arrived.one();
-        }
+    /// The counts of this rank if a request of it passes. Otherwise counts the request.
+    fn admits(&self, rank: usize, worker: usize) -> Option<&Counts<Counter>> {
+        let counts = self.workers.of(worker).0.get(rank)?;
         let level = self.level();
         if level == Level::NONE || level.admits(rank, || fastrand::u8(..)) {
-            return true;
+            return Some(counts);
         }
-        if let Some(shed) = counts.shed.get(rank / GROUPS) {
-            shed.one();
-        }
-        false
+        counts.shed.one();
+        None
     }
 
     pub fn level(&self) -> Level {
@@ -127,8 +157,9 @@ impl Meter {
     }
 
     pub fn shed(&self) -> [u64; HIGHEST_PRIORITY as usize + 1] {
+        let counts = self.counts();
         std::array::from_fn(|priority| {
-            self.workers.iter().filter_map(|counts| counts.shed.get(priority)).map(Counter::get).sum()
+            counts.iter().skip(priority * GROUPS).take(GROUPS).map(|counts| counts.shed).sum()
         })
     }
 
@@ -136,9 +167,17 @@ impl Meter {
         self.level.store(level.0, Ordering::Relaxed);
     }
 
-    fn arrived(&self) -> Vec<u64> {
-        let of_rank = |rank: usize| self.workers.iter().filter_map(move |counts| counts.arrived.get(rank));
-        (0..RANKS).map(|rank| of_rank(rank).map(Counter::get).sum()).collect()
+    /// By rank.
+    fn counts(&self) -> Vec<Counts<u64>> {
+        let mut sums = vec![Counts::default(); RANKS];
+        for worker in self.workers.iter() {
+            for (sum, counts) in sums.iter_mut().zip(&worker.0) {
+                sum.admitted += counts.admitted.get();
+                sum.refused += counts.refused.get();
+                sum.shed += counts.shed.get();
+            }
+        }
+        sums
     }
 }
 
@@ -147,14 +186,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shed_has_arrived() {
+    fn requests_are_counted_when_they_are_shed_or_decided() {
         let meter = Meter::new("a".to_owned(), 2);
-        assert!(meter.admits(5 * GROUPS, 0) && meter.admits(5 * GROUPS, 1));
+        let decided = |rank, worker, is_admitted| meter.admits(rank, worker).map(|counts| counts.decided(is_admitted));
+        assert_eq!([decided(5 * GROUPS, 0, true), decided(5 * GROUPS, 1, false)], [Some(()); 2]);
         meter.set_level(Level::for_share(&vec![1.0; RANKS], 1.0));
-        assert!(!meter.admits(0, 1) && meter.admits(RANKS - 1, 1));
+        assert_eq!([decided(0, 1, true), decided(RANKS - 1, 1, true)], [None, Some(())]);
+        assert!(meter.admits(RANKS - 1, 0).is_some(), "its client goes away before it is decided");
         assert_eq!(meter.shed(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let arrived = meter.arrived();
-        assert_eq!((arrived[0], arrived[5 * GROUPS], arrived[RANKS - 1]), (1, 2, 1));
-        assert_eq!(arrived.iter().sum::<u64>(), 4);
+        let counts = meter.counts();
+        let counted = |rank: usize| [counts[rank].admitted, counts[rank].refused, counts[rank].shed];
+        assert_eq!([0, 5 * GROUPS, RANKS - 1].map(counted), [[0, 0, 1], [1, 1, 0], [1, 0, 0]]);
+    }
+
+    #[test]
+    fn what_limits_refuse_takes_nothing_of_what_is_admitted() {
+        let wanted = |admitted, refused, shed| Counts { admitted, refused, shed }.wanted().to_string();
+        assert_eq!([wanted(20.0, 980.0, 0.0), wanted(10.0, 490.0, 500.0), wanted(0.0, 10.0, 90.0)], ["20", "20", "0"]);
+        assert_eq!([wanted(0.0, 0.0, 100.0), wanted(50.0, 0.0, 50.0)], ["100"; 2], "limits refuse nothing");
     }
 }

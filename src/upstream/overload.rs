@@ -34,6 +34,8 @@ const DRAIN: f64 = 1.0;
 const AIM: f64 = 0.5;
 /// The least share of arriving requests that is admitted, so that the end of the overload is noticed.
 const LEAST: f64 = 0.01;
+/// What a window leaves of the number of responses by which a queue is recognized.
+const FALL: f64 = 0.98;
 /// A server with fewer waiting requests has no queue that matters.
 const FEWEST_WAITING: f64 = 4.0;
 /// The share of requests that may find full servers by chance.
@@ -110,6 +112,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
     pub seconds: f64,
+    /// Without those that limits refuse.
     pub arrived: f64,
     pub admitted: f64,
     /// Requests that got a response of the upstream.
@@ -127,6 +130,8 @@ pub struct Admission {
     rate: Option<f64>,
     /// Smoothed, per second.
     answered: Option<f64>,
+    /// The highest `answered`. It falls slowly, but not in windows without a queue while requests are shed.
+    most_answered: f64,
     /// The number of ended requests and the sum of their times; earlier ones weigh less.
     ended: (f64, f64),
     /// For how many seconds everything could be admitted.
@@ -149,19 +154,25 @@ impl Admission {
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);
         let load = target.map_or(0.0, |target| latency / target);
+        // Shedding itself lowers the number of responses, and must not thereby make a queue of a few slow requests.
+        self.most_answered = answered.max(self.most_answered);
         // By Little's law, so many requests wait when responses take the time that is aimed at. Fewer are no queue, but
         // some slow requests among others that are served in time. Shedding would not help then, and clients could send
         // slow requests to provoke it.
-        let queued = target.map_or(0.0, |target| answered * target * AIM).max(FEWEST_WAITING);
-        let is_slow = load > 1.0 && window.waiting.0 >= queued;
-        if is_slow {
+        let queued = target.map_or(0.0, |target| self.most_answered * target * AIM).max(FEWEST_WAITING);
+        let has_queue = window.waiting.0 >= queued;
+        if has_queue || !self.is_limited() {
+            self.most_answered *= FALL;
+        }
+        if has_queue && load > 1.0 {
             let backlog = target.map_or(0.0, |target| (window.waiting.0 - answered * target * AIM).max(0.0));
             return self.lower(window, answered - backlog / DRAIN);
         }
         if window.full > window.admitted * FULL {
             return self.lower(window, (window.admitted - window.full) / window.seconds * (1.0 + FULL));
         }
-        self.raise(window, load)
+        // Without a queue, slow requests are no load that fewer requests would lower.
+        self.raise(window, if has_queue { load } else { 0.0 })
     }
 
     /// The mean time until a response, in seconds, or the mean wait of requests without a response if that is longer, because

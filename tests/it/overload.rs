@@ -61,6 +61,25 @@ fn more_than_max_in_flight_are_503_at_once() {
 }
 
 #[test]
+fn requests_that_limits_refuse_do_not_hide_that_servers_are_full() {
+    let (up, _go) = holding();
+    let limited = "[limits.one]\nkey = \"global\"\nrates = [\"1/h\"]\n\
+                   [[routes]]\npath = \"/limited\"\nupstream = \"up\"\nlimits = [\"one\"]\n";
+    let rest = config(&up, &format!("max_in_flight = 1\n{limited}"));
+    let gateway = Gateway::with_server("shed = { latency = \"1h\" }", &rest);
+    let mut busy = gateway.client();
+    busy.send("GET /limited HTTP/1.1\r\nHost: a\r\n\r\n");
+    until("it is in flight", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(1.0));
+    let mut client = gateway.client();
+    assert_eq!([client.get("/limited").status, client.get("/").status], [429, 503]);
+    until("requests are shed because the server is full", PATIENCE, || {
+        (0..50).for_each(|_| _ = client.get("/limited"));
+        client.get("/");
+        gateway.log().iter().any(|line| line.contains("shedding begins"))
+    });
+}
+
+#[test]
 fn requests_wait_in_a_short_queue_if_configured() {
     let (up, go) = holding();
     let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 2\nmax_wait = \"20s\"");

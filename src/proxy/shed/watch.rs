@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::cpu::CpuUse;
-use super::{Meter, Shedding};
+use super::{Counts, Meter, Shedding};
 use crate::base::clock::{self, Monotonic};
 use crate::upstream::UpstreamLoad;
 use crate::upstream::overload::{Admission, Level, RANKS, Window};
@@ -35,8 +35,7 @@ struct Followed {
 #[derive(Debug)]
 struct Measured {
     /// By rank.
-    arrived: Vec<u64>,
-    shed: u64,
+    counts: Vec<Counts<u64>>,
     load: UpstreamLoad,
 }
 
@@ -44,7 +43,11 @@ impl Measured {
     fn new(meter: &Meter, shedding: &Shedding) -> Self {
         let upstream = shedding.upstreams.iter().find(|upstream| upstream.config.name == meter.name);
         let load = upstream.map(|upstream| upstream.load()).unwrap_or_default();
-        Self { arrived: meter.arrived(), shed: meter.shed().iter().sum(), load }
+        Self { counts: meter.counts(), load }
+    }
+
+    fn shed(&self) -> u64 {
+        self.counts.iter().map(|counts| counts.shed).sum()
     }
 }
 
@@ -129,22 +132,21 @@ impl ShedWatch {
 }
 
 impl Followed {
-    /// What happened in the last `seconds`, and the requests that arrived, by rank.
-    #[expect(clippy::cast_precision_loss, reason = "counts of a window are small")]
+    /// What happened in the last `seconds`, and the requests that arrived, by rank. What limits refuse does not count.
     fn window(&mut self, shedding: &Shedding, seconds: f64, now: Monotonic) -> (Window, Vec<f64>) {
         let is = Measured::new(&self.meter, shedding);
         let was = &self.before;
-        let counts = is.arrived.iter().zip(&was.arrived).map(|(is, was)| (is - was) as f64).collect::<Vec<_>>();
-        let arrived = counts.iter().sum();
-        let admitted = arrived - (is.shed - was.shed) as f64;
-        let window = Window { arrived, admitted, ..is.load.window(&was.load, seconds, now) };
+        let counts: Vec<_> = is.counts.iter().zip(&was.counts).map(|(is, was)| is.since(*was)).collect();
+        let arrived: Vec<_> = counts.iter().map(|counts| counts.wanted()).collect();
+        let admitted = counts.iter().map(|counts| counts.admitted).sum();
+        let window = Window { arrived: arrived.iter().sum(), admitted, ..is.load.window(&was.load, seconds, now) };
         self.before = is;
-        (window, counts)
+        (window, arrived)
     }
 
     /// Logs when shedding begins and when it ends.
     fn tell(&mut self, window: &Window) {
-        let shed = self.before.shed;
+        let shed = self.before.shed();
         let latency = Duration::from_secs_f64(self.admission.latency(window));
         match (self.admission.is_limited(), self.begun) {
             (true, None) => {
@@ -180,7 +182,7 @@ mod tests {
             // Uses so much of a processor that the target is exceeded.
             let begun = std::time::Instant::now();
             while begun.elapsed() < Duration::from_millis(50) {
-                std::hint::black_box(meter.admits(0, 0));
+                meter.admits(0, 0).iter().for_each(|counts| counts.decided(true));
             }
             watch.tick(&shedding, begun.elapsed());
             meter.level()

@@ -241,17 +241,21 @@ fn a_latency_that_no_response_confirms_is_forgotten() {
 
 #[test]
 fn a_client_with_slow_requests_does_not_get_others_shed() {
-    // `fast` requests per second take 20 ms each, and `slow` requests of 10 s each wait all the time.
-    for (fast, slow) in [(100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)] {
+    // `fast` requests per second take 20 ms each, and `slow` requests of 10 s each wait all the time. First, the upstream
+    // answers nothing in `hung` windows, after which shedding has to end.
+    let loads = [(100.0, 1.0), (100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)];
+    for ((fast, slow), hung) in loads.into_iter().flat_map(|load| [(load, 0), (load, 8), (load, 20)]) {
         let mut random = fastrand::Rng::with_seed(3);
         let (mut admission, mut rate) = (Admission::default(), None);
         let (mut arrived, mut admitted) = (0.0, 0.0);
-        for _ in 0..400 {
+        for step in 0..400 {
             let now = (fast / 4.0 * (0.5 + random.f64())).round();
             let passed = rate.map_or(now, |rate: f64| (rate / 4.0).min(now));
-            (arrived, admitted) = (arrived + now, admitted + passed);
+            if step >= hung * 10 {
+                (arrived, admitted) = (arrived + now, admitted + passed);
+            }
             let (slow_ended, fast_waiting) = (slow / 40.0, passed * 0.08);
-            let window = Window {
+            let mut window = Window {
                 seconds: 0.25,
                 arrived: now + slow_ended,
                 admitted: passed + slow_ended,
@@ -260,9 +264,12 @@ fn a_client_with_slow_requests_does_not_get_others_shed() {
                 waiting: (slow + fast_waiting, slow * 5.0 + fast_waiting * 0.01),
                 full: 0.0,
             };
+            if (1..=hung).contains(&step) {
+                window = Window { answered: 0.0, ended: (0.0, 0.0), waiting: (fast, fast), ..window };
+            }
             rate = admission.observe_upstream(&window, Some(0.2));
         }
-        assert!(admitted > arrived * 0.99, "{fast} {slow}: {}", admitted / arrived);
+        assert!(admitted > arrived * 0.99, "{fast} {slow} {hung}: {}", admitted / arrived);
     }
 }
 
