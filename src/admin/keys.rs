@@ -17,6 +17,7 @@ use super::body;
 use super::limits::{self, LimitPath};
 use super::overrides::{self, FoundKey, OverrideChange};
 use crate::base::clock::{self, Time};
+use crate::base::key_mask::KeyMask;
 use crate::base::share::share;
 use crate::config::overrides::Allowance;
 use crate::limit::Limit;
@@ -88,8 +89,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> Result<Value, Loca
 }
 
 /// Calls `act` with the key in the path. If `may_be_listed`, the path may also name a key as the list of bans or of overrides
-/// shows it, so that operators can lift them although keys are masked. The error is the response if there is no such key, or
-/// that of `act`.
+/// shows it, so that operators can lift them although keys are masked; otherwise, a masked key is refused. The error is the
+/// response if there is no such key, or that of `act`.
 async fn with_key(
     view: &View,
     path: KeyPath<'_>,
@@ -107,6 +108,10 @@ async fn with_key(
         Some(_) => percent_decode_str(path.key).decode_utf8_lossy().into_owned(),
         None => key_text::joined(&written.iter().map(|part| String::from_utf8_lossy(part).into()).collect::<Vec<_>>()),
     };
+    if !may_be_listed && mask.is_some() && KeyMask::is_masked(&text) {
+        let why = "This is a masked key: nothing has changed. Send the key itself, which is in the lists with show_keys = true.";
+        return Err(respond::problem(StatusCode::CONFLICT, why));
+    }
     // To compare the text with all masked keys takes long, and each of these has a `#`.
     let may_be_listed = may_be_listed && (mask.is_none() || text.contains('#'));
     let listed = may_be_listed.then(|| limits::overridden(view, limit, &text)).flatten();

@@ -45,6 +45,13 @@ impl KeyMask {
         format!("{text}#{}", self.digits(key))
     }
 
+    /// Whether a text has the form of a masked key, whose key only lists know.
+    pub fn is_masked(text: &str) -> bool {
+        let Some((shown, digits)) = text.rsplit_once('#') else { return false };
+        let is_short = shown.contains('\u{2026}') && shown.chars().count() <= 2 * SHOWN + 1;
+        is_short && digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    }
+
     fn digits(&self, key: Fingerprint) -> String {
         let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
         hash.to_hex()[..DIGITS].to_owned()
@@ -71,6 +78,9 @@ mod tests {
         assert!(masked(&mask, "secret7").starts_with("\u{2026}#"), "{}", masked(&mask, "secret7"));
         assert!(masked(&mask, "\u{e4}\u{f6}\u{fc}45678").starts_with("\u{e4}\u{f6}\u{2026}78#"));
         assert_eq!(masked(&mask, ""), "");
+        for text in ["partner-7", "secret7", "a#\u{2026}#b#\u{2026}c"] {
+            assert!(KeyMask::is_masked(&masked(&mask, text)) && !KeyMask::is_masked(text), "{text}");
+        }
         assert_eq!(mask.identified(Fingerprint::of(b"partner-7"), "pa"), format!("pa#{digits}"));
     }
 }

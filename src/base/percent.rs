@@ -3,6 +3,10 @@
 //! RFC 3986, section 6.2.2, calls spellings equivalent only if they differ in unreserved characters. Servers decode all
 //! escapes before they compare, so here `/a%3Ab` and `/a:b` are the same, too.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode;
+
 /// Whether a byte stands for itself in a segment: a `pchar` of RFC 3986, section 3.3.
 pub const fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
@@ -43,9 +47,28 @@ pub fn unescape(text: &[u8]) -> Option<u8> {
     }
 }
 
+/// Decodes the escapes of a name or a value of a form, and each `+` to a space, as `form_urlencoded` does, but to bytes.
+pub fn decode_form(written: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'+', written).is_none() {
+        return percent_decode(written).into();
+    }
+    let spaced: Vec<u8> = written.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    percent_decode(&spaced).collect::<Vec<_>>().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forms_are_decoded_as_by_their_standard() {
+        for written in ["", "a", "+", "%2B+%2b", "a%20b", "%", "%4", "%4g+%", "%25%34%31", "gr%C3%BCn", "gr\u{fc}n+x"] {
+            let expected = form_urlencoded::parse(written.as_bytes()).next().map(|(name, _)| name.into_owned());
+            assert_eq!(decode_form(written.as_bytes()), expected.unwrap_or_default().as_bytes(), "{written}");
+        }
+        assert_eq!(*decode_form(b"%FF+%fe"), *b"\xff \xfe");
+        assert!(matches!(decode_form(b"plain"), Cow::Borrowed(b"plain")), "it is not copied");
+    }
 
     #[test]
     fn every_byte_has_one_spelling_that_is_read_back() {

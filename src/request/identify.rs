@@ -17,6 +17,7 @@ use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode;
 
 use crate::base::fingerprint::{Domain, Fingerprint};
+use crate::base::percent;
 use crate::config::known_keys::KnownKeys;
 use crate::config::{Key, PathPattern, Segment, Source};
 
@@ -299,8 +300,9 @@ impl Reader {
             Source::Header(name) => self.push(attributes.headers.get(name)?.as_bytes().trim_ascii(), bytes),
             Source::Cookie(name) => self.push(&cookie(attributes.headers, name)?, bytes),
             Source::Query(name) => {
-                let mut pairs = form_urlencoded::parse(attributes.query?.as_bytes());
-                self.push(pairs.find(|(found, _)| found == name)?.1.as_bytes(), bytes)
+                let mut pairs = pieces::parameters(attributes.query?);
+                let (_, value) = pairs.find(|(found, _)| **found == *name.as_bytes())?;
+                self.push(&percent::decode_form(value), bytes)
             }
             Source::Bearer => self.push(bearer(attributes.headers)?, bytes),
             Source::Path => self.push(attributes.path.as_bytes(), bytes),
@@ -455,7 +457,7 @@ mod tests {
         let lines: &[(&'static str, &[u8])] =
             &[("cookie", b"theme=\xff; sid=one"), ("cookie", b"other=\"two\""), ("authorization", b"bEARER  token ")];
         let headers = headers(lines);
-        let attributes = attributes(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
+        let attributes = attributes(&headers, "::1", Some("x=1&na%6De=a%20b&name=2&&a+b=%FF+%c3%2B%4"));
         let read = |source: Source| {
             let mut bytes = Vec::new();
             let reader = &extractor(&[&[source]]).parts[0][0];
@@ -467,6 +469,7 @@ mod tests {
         assert_eq!(read(Source::Bearer).unwrap(), b"token");
         assert_eq!(read(Source::Query("name".into())).unwrap(), b"a b");
         assert_eq!(read(Source::Query("nam".into())), None);
+        assert_eq!(read(Source::Query("a b".into())).unwrap(), b"\xff \xc3+%4");
         assert_eq!(read(Source::Capture("tenant".into())).unwrap(), b"acme");
         assert_eq!(read(Source::Capture("nobody".into())), None);
         assert_eq!(read(Source::Path).unwrap(), b"/v1/acme");

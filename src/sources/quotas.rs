@@ -1,7 +1,7 @@
 //! Quotas of keys that are read from a store, through a cache that all workers share. One thread asks all sources.
 //!
-//! A request waits for an answer only if nothing is known of its key, and only briefly. A known quota stays in use while it
-//! is renewed, and while its source is unavailable.
+//! A request waits for an answer only if nothing is known of its key or the known answer is outdated, and only briefly. A known
+//! quota stays in use while it is renewed in time, and while its source is unavailable.
 
 mod postgres;
 mod quota;

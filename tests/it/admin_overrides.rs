@@ -93,6 +93,21 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
     });
 }
 
+#[test]
+fn a_masked_key_is_not_taken_for_one_that_clients_send() {
+    let gateway = Gateway::start(&limited("header:x-api-key", "2/d", ""));
+    put(&gateway, "l/keys/customer-7", &json!({ "exempt": true, "for": "1h" }));
+    let listed = Client::connect(gateway.admin)
+        .call(format!("GET /api/limits/l/overrides HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
+    let masked = listed.json()["overrides"][0]["key"].as_str().unwrap().replace('…', "%E2%80%A6").replace('#', "%23");
+    let block = r#"{"block": true, "for": "1h"}"#;
+    let problem = refused(&gateway, &format!("l/keys/{masked}"), block, 409);
+    assert!(problem["detail"].as_str().unwrap().contains("the key itself"), "{problem}");
+    assert_eq!((count(&gateway), ask(&mut gateway.client(), "customer-7")), (json!(1), 200));
+    refused(&gateway, "l/keys/%E2%80%A6%23a1b2c3d4", block, 409);
+    put(&gateway, "l/keys/n%C2%B0%23a1b2c3d4", &json!({ "block": true, "for": "1h" }));
+}
+
 fn until_admitted(client: &mut Client, key: &str) {
     // A remembered refusal of this process may hold for a moment.
     until("it starts anew", BOUND, || ask(client, key) == 200);

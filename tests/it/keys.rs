@@ -233,3 +233,15 @@ fn a_host_header_is_read_in_every_protocol() {
     assert_eq!(ask("GET http://a.test/ HTTP/1.1"), 400, "HTTP/1.1 has to have the header");
     assert_eq!(ask("GET http://a.test/ HTTP/1.1\r\nHost: b.test"), 400);
 }
+
+#[test]
+fn parameters_that_are_not_utf_8_are_told_apart() {
+    let ask = |value: &str| request("GET", &format!("/?k={value}"), "");
+    apart("\"query:k\"", "/", &ask("%ff"), &ask("%FE"));
+    apart("\"query:k\"", "/", &ask("a+%c3"), &ask("a+%EF%BF%BD"));
+    together("\"query:k\"", "/", &ask("a+%c3"), &request("GET", "/?%6B=%61%20%C3", ""));
+    let gateway = Gateway::start(&limited("l", "/", "\"query:k\"", ""));
+    assert_eq!(statuses(&mut gateway.client(), &ask("%ff"), 1), [200]);
+    let used = |key: &str| gateway.admin(&format!("/api/limits/l/keys/{key}")).json()["rates"][0]["used"].clone();
+    assert_eq!([used("%ff"), used("%fe"), used("%EF%BF%BD")], [1, 0, 0]);
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::plans::{Plans, field, limit, statuses};
+use crate::harness::plans::{Plans, burst, field, limit, statuses};
 use crate::harness::{Authority, Client, Gateway, Response, TlsServer, read_request, reply, run, until};
 
 fn change(gateway: &Gateway, method: &str, key: &str, body: &str) -> Response {
@@ -161,6 +161,19 @@ fn what_has_expired_is_used_while_it_is_renewed() {
     });
     plans.gate.open();
     until("it has the new answer", Duration::from_secs(20), || client.get_with("/", field("k")).status == 403);
+}
+
+#[test]
+fn no_request_of_an_idle_key_passes_by_an_answer_that_is_long_out_of_date() {
+    let plans = Plans::start();
+    plans.set("/v1/k", 200, r#"{"exempt": true}"#);
+    let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"1s\"", ""));
+    assert_eq!(statuses(&mut gateway.client(), "k"), [200]);
+    plans.set("/v1/k", 200, r#"{"block": true}"#);
+    let age = || gateway.admin("/api/limits/l/keys/k").json()["quota"]["age"].as_u64();
+    until("it is twice as old as it may be", Duration::from_secs(20), || age() >= Some(2));
+    assert_eq!(burst(&gateway, &field("k")), [403; 20]);
+    assert_eq!(plans.asked("/v1/k"), 2);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::harness::plans::burst;
 use crate::harness::{Authority, Client, Gateway, Issued, Postgres, run, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,6 +85,19 @@ fn a_row_holds_and_its_change_is_announced_by_the_trigger_of_the_documentation()
     }
     let text = gateway.log().concat();
     assert!(text.contains("connected to PostgreSQL for quotas"), "{text}");
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn no_request_of_an_idle_key_passes_by_the_row_before_an_announced_change() {
+    let server = database();
+    server.sql("insert into plans (key, exempt) values ('a', true)");
+    let gateway = Gateway::start(&limit(&server, ""));
+    assert_eq!(quota(&mut gateway.client(), "a"), Err(200));
+    server.sql("update plans set exempt = false, block = true where key = 'a'");
+    let is_due = || gateway.admin("/api/limits/l/keys/a").json()["quota"]["due"] == true;
+    until("the change is announced", PATIENCE, is_due);
+    assert_eq!(burst(&gateway, "x-api-key: a\r\n"), [403; 20]);
 }
 
 #[test]

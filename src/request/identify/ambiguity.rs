@@ -19,6 +19,7 @@ use super::pieces::{Pieces, Separation, name_and_value};
 use crate::base::http::header_list;
 use crate::base::http::header_rules::is_same_variable;
 use crate::base::letter_case::without_case;
+use crate::base::percent::decode_form;
 use crate::config::{Limit, Source};
 
 /// The sources that limits of a route read and that a request could have more than once.
@@ -320,8 +321,7 @@ fn folded(character: char) -> char {
 
 /// Whether every server reads `written` as this name of a form field.
 fn is_form_encoded(written: &[u8], name: &str) -> bool {
-    let read = form_urlencoded::parse(written).next();
-    has_whole_escapes(written) && read.is_some_and(|(read, _)| read == name)
+    has_whole_escapes(written) && *decode_form(written) == *name.as_bytes()
 }
 
 /// Whether two hexadecimal digits follow every percent sign. Servers differ in how they read any other.

@@ -4,7 +4,9 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::RequestAttributes;
+use super::pieces::parameters;
 use crate::base::http::header_rules::is_same_variable;
+use crate::base::percent::decode_form;
 use crate::base::reason::Reason;
 use crate::config::{Action, Config, Cost, Limit, Route, SentPath, Source};
 use crate::tokens::pointer::Pointer;
@@ -294,14 +296,14 @@ fn types(headers: &HeaderMap) -> impl Iterator<Item = &HeaderValue> {
 /// Whether a request for a model at Google selects fields of the response, and the usage is not one of them, or a form of it
 /// that is not JSON.
 fn hides_usage(head: &RequestAttributes<'_>) -> bool {
-    let mut pairs = form_urlencoded::parse(head.query.unwrap_or_default().as_bytes());
-    let in_query = pairs.any(|(name, value)| {
-        let name = name.strip_prefix('$').unwrap_or(&name).to_ascii_lowercase();
-        match name.as_str() {
-            "fields" => !has_usage(value.as_bytes()),
+    let in_query = parameters(head.query.unwrap_or_default()).any(|(name, value)| {
+        let value = decode_form(value);
+        let name = name.strip_prefix(b"$").unwrap_or(&name).to_ascii_lowercase();
+        match &name[..] {
+            b"fields" => !has_usage(&value),
             // `json;enum-encoding=int` is JSON, too.
-            "alt" => !["json", "sse"].contains(&value.split(';').next().unwrap_or_default()),
-            "callback" => true,
+            b"alt" => ![&b"json"[..], b"sse"].contains(&value.split(|byte| *byte == b';').next().unwrap_or_default()),
+            b"callback" => true,
             _ => false,
         }
     });

@@ -1,5 +1,9 @@
 //! Divides a Cookie header or a query into pairs as servers do: some servers know separators that others do not. Pure.
 
+use std::borrow::Cow;
+
+use crate::base::percent::decode_form;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Separation {
     /// All servers know the separators around the piece.
@@ -35,6 +39,12 @@ impl<'a> Iterator for Pieces<'a> {
         self.text = rest;
         Some((if was_disputed || self.is_disputed { Separation::Disputed } else { Separation::Certain }, piece))
     }
+}
+
+/// The parameters of a query, as all servers divide it: their decoded names, and their values as written.
+pub(super) fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, &[u8])> {
+    let pairs = query.as_bytes().split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
+    pairs.map(name_and_value).map(|(name, value)| (decode_form(name), value))
 }
 
 pub(super) fn name_and_value(pair: &[u8]) -> (&[u8], &[u8]) {

@@ -55,6 +55,8 @@ pub struct CachedQuota {
     fresh: (Time, Time),
     /// Failed lookups in a row.
     pub failures: u32,
+    /// Whether the source has announced a change since the last answer.
+    has_changed: bool,
     /// A hash of the key in the form in which it is sent.
     sent: Fingerprint,
 }
@@ -65,8 +67,15 @@ impl CachedQuota {
         now >= self.fresh.1 || now.is_set_back_from(self.fresh.0)
     }
 
+    /// Whether requests wait while the key is looked up again: the last answer has changed, or its key was idle for so long that
+    /// nothing has renewed it in time.
+    fn is_outdated(&self, now: Time, cache_for: Duration) -> bool {
+        self.has_changed || self.answered.is_some_and(|answered| now >= answered.after(cache_for * 2))
+    }
+
     fn expire(&mut self) {
         self.fresh = (Time::from_micros(0), Time::from_micros(0));
+        self.has_changed = true;
     }
 }
 
@@ -125,7 +134,7 @@ impl Cache {
     }
 
     /// What is known of a key. If a lookup is due, `begin` makes it, unless it cannot be made, and returns its end. The argument
-    /// says whether something is cached: then nobody waits for the lookup.
+    /// says whether something is cached: then nobody waits for the lookup, unless the answer is outdated.
     pub(super) fn get(
         &self,
         key: Fingerprint,
@@ -133,16 +142,16 @@ impl Cache {
         begin: impl FnOnce(bool) -> Option<watch::Receiver<()>>,
     ) -> CacheAnswer {
         let mut shard = self.shard(key).lock();
-        let (quota, is_renewal) = match shard.find(key) {
+        let (quota, is_renewal, must_wait) = match shard.find(key) {
             Some(entry) if !entry.is_due(now) => return CacheAnswer { quota: entry.quota.clone(), wait: None },
-            Some(entry) => (entry.quota.clone(), true),
-            None => (None, false),
+            Some(entry) => (entry.quota.clone(), true, entry.is_outdated(now, self.cache_for)),
+            None => (None, false, true),
         };
         let end = match shard.under_way.get(&key) {
             Some(end) => Some(end.clone()),
             None => begin(is_renewal).inspect(|end| _ = shard.under_way.insert(key, end.clone())),
         };
-        CacheAnswer { quota, wait: end.filter(|_| !is_renewal) }
+        CacheAnswer { quota, wait: end.filter(|_| must_wait) }
     }
 
     /// The entry of a key, without a lookup.
@@ -172,6 +181,7 @@ impl Cache {
             // With jitter, so keys that were looked up together are not renewed together.
             fresh: (now, now.after(jittered(self.cache_for, 0.1))),
             failures: 0,
+            has_changed: false,
             sent,
         };
         let entry = match (found, before) {
@@ -180,8 +190,8 @@ impl Cache {
             (LookupAnswer::Unusable, before) => {
                 let failures = failures.saturating_add(1);
                 let fresh = (now, now.after(REPEATS.pause(failures)));
-                let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                CachedQuota { quota, answered, fresh, failures, sent }
+                let never = CachedQuota { quota: None, answered: None, fresh, failures, has_changed: false, sent };
+                CachedQuota { fresh, failures, sent, ..before.unwrap_or(never) }
             }
             // Says nothing about the key: the known quota stays in use, and is renewed a little later.
             (LookupAnswer::Nothing, Some(before)) => CachedQuota { fresh: (now, now.after(REPEATS.first)), ..before },

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::client::Client;
 use super::gate::Gate;
+use super::gateway::Gateway;
 use super::upstream::{Upstream, reply};
 
 /// Statuses and bodies by the target of a request.
@@ -69,4 +70,11 @@ pub(crate) fn field(key: &str) -> String {
 
 pub(crate) fn statuses<const N: usize>(client: &mut Client, key: &str) -> [u16; N] {
     [(); N].map(|()| client.get_with("/", field(key)).status)
+}
+
+/// Sends requests over as many connections before it reads their statuses.
+pub(crate) fn burst(gateway: &Gateway, fields: &str) -> [u16; 20] {
+    let mut clients = [(); 20].map(|()| gateway.client());
+    clients.iter_mut().for_each(|client| client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")));
+    clients.map(|mut client| client.response(false).status)
 }

@@ -144,6 +144,33 @@ async fn what_is_announced_is_renewed() {
     assert_eq!([0, 1, 2].map(due), [false, false, true]);
 }
 
+#[tokio::test]
+async fn a_lookup_is_waited_for_if_the_answer_has_changed_or_is_twice_as_old_as_it_may_be() {
+    let cache = Cache::new(100, SPAN);
+    let waits = |second| cache.get(key(1), at(second), |_| Some(end())).wait.is_some();
+    let ends = |found, second| cache.end(key(1), key(1), found, at(second));
+    let renewed = || LookupAnswer::Quota(quota("5/s"));
+    ends(renewed(), 0);
+    assert!(!waits(119), "it is renewed in time");
+    assert!(waits(120));
+    ends(LookupAnswer::Nothing, 120);
+    assert!(!waits(120), "it was just asked for");
+    assert!(waits(122));
+    ends(renewed(), 122);
+    assert!(!waits(122));
+    cache.expire(&Changed::Keys([key(1)].into_iter().collect())).await;
+    assert!(waits(123));
+    for (failure, second) in [(LookupAnswer::Unusable, 124), (LookupAnswer::Nothing, 130)] {
+        ends(failure, second);
+        assert!(!waits(second) && waits(second + 3), "the change is still to be read");
+    }
+    ends(renewed(), 140);
+    cache.expire_key(key(1));
+    assert!(waits(141));
+    ends(renewed(), 142);
+    assert!(!waits(202), "it is renewed in time");
+}
+
 proptest! {
     #[test]
     fn it_is_bounded_whatever_happens(
