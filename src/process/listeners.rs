@@ -3,18 +3,16 @@
 //! New sockets are opened before anything else changes, so that an unusable address refuses the reload. Each worker gets
 //! its changes over a channel, the first listeners included.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::sync::mpsc;
 
 use super::StartError;
 use super::service_manager::{InheritedSockets, UnusedSocket};
+use super::source::{Version, version};
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net::{self, Traffic};
@@ -26,13 +24,10 @@ pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
     next: usize,
     workers: usize,
-    /// The Unix socket of the admin listener when it was bound.
-    admin_socket: Option<FileIdentity>,
+    /// The Unix socket of the admin listener when it was bound; empty if there is none.
+    admin_socket: Version,
     pub(super) inherited: Arc<InheritedSockets>,
 }
-
-/// The inode of a file, and when it was last modified, because a later file may have the same inode.
-type FileIdentity = (u64, SystemTime);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OpenListener {
@@ -85,7 +80,8 @@ impl OpenListeners {
                 net::bind(address, sockets, net::is_v6_only(address, &all), !own_ports.contains(&address.port()));
             bound.map_err(|error| StartError::bind(&address, error))
         };
-        let afterwards = Self { all: Vec::new(), inherited: self.inherited.clone(), ..*self };
+        let (inherited, admin_socket) = (self.inherited.clone(), self.admin_socket.clone());
+        let afterwards = Self { all: Vec::new(), inherited, admin_socket, ..*self };
         let admin_uses_tls = config.admin.as_ref().is_some_and(|admin| admin.tls.is_some());
         let mut plan = ListenerPlan { afterwards, opened: Vec::new(), admin: None, admin_uses_tls, unused: Vec::new() };
         for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
@@ -114,7 +110,7 @@ impl OpenListeners {
         let inherited = admin_tcp.and_then(|address| free.take(address));
         let inherited_unix = wanted.as_ref().and_then(unix).and_then(|path| free.take_unix(path));
         // Nobody can connect any more if the path is gone or another socket's.
-        let is_lost = |path| inherited_unix.is_none() && self.admin_socket != file_identity(path);
+        let is_lost = |path| inherited_unix.is_none() && self.admin_socket != version(path);
         if running.and_then(admin) != wanted || wanted.as_ref().and_then(unix).is_some_and(is_lost) {
             plan.admin = Some(match wanted {
                 Some(AdminAddress::Tcp(address)) => {
@@ -127,7 +123,7 @@ impl OpenListeners {
                 Some(ref address @ AdminAddress::Unix(ref path)) => {
                     let bound = inherited_unix.map_or_else(|| net::bind_unix(path), UnixListener::try_clone);
                     let bound = bound.map_err(|error| StartError::bind(address, error))?;
-                    plan.afterwards.admin_socket = file_identity(path);
+                    plan.afterwards.admin_socket = version(path);
                     AdminChange::Open(AdminListener::Unix(bound))
                 }
                 None => AdminChange::Close,
@@ -140,8 +136,8 @@ impl OpenListeners {
 
 impl Listeners {
     pub(super) fn new(workers: usize, inherited: InheritedSockets) -> (Self, ListenerChanges) {
-        let open =
-            OpenListeners { all: Vec::new(), next: 0, workers, admin_socket: None, inherited: Arc::new(inherited) };
+        let (inherited, admin_socket) = (Arc::new(inherited), Version::new());
+        let open = OpenListeners { all: Vec::new(), next: 0, workers, admin_socket, inherited };
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         let (admin, admin_changes) = mpsc::unbounded_channel();
         (Self { open, workers: senders, admin }, ListenerChanges { workers: receivers, admin: admin_changes })
@@ -213,12 +209,6 @@ fn unix(address: &AdminAddress) -> Option<&Path> {
         AdminAddress::Unix(path) => Some(path),
         AdminAddress::Tcp(_) => None,
     }
-}
-
-/// `None` if nothing is there.
-fn file_identity(path: &Path) -> Option<FileIdentity> {
-    let there = fs::symlink_metadata(path).ok()?;
-    Some((there.ino(), there.modified().ok()?))
 }
 
 fn admin_port(config: &Config) -> Option<u16> {

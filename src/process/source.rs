@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use crate::config::regular_file::{self, MAX_BYTES};
 use crate::config::{Admin, Config, Document, Problems};
 
-pub(super) use folder::{files as folder_files, version};
+pub(super) use folder::{Version, files as folder_files, version};
 pub use remote::Remote;
 
 #[derive(Clone, Debug)]
