@@ -89,16 +89,11 @@ impl Routed<'_> {
             asker: None,
         };
         let mut state = DecisionState::new(&gateway.store, 0);
-        let decide = async {
-            match &self.problem {
-                None => decide::decide(&input, &mut state).await,
-                Some(_) => match decide::refuse_first(&input, &mut state).await {
-                    Some(refused) => refused,
-                    None => decide::decide_first(&input, &mut state).await,
-                },
-            }
-        };
-        let decision = block_on(decide)?;
+        // With empty counters, no refusal is known before the token or the body.
+        let decision = match self.problem {
+            None => block_on(decide::decide(&input, &mut state)),
+            Some(_) => block_on(decide::decide_without_body(&input, &mut state)),
+        }?;
         let answer = if decision == Decision::Admitted {
             self.answer()
         } else {
