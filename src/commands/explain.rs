@@ -145,7 +145,7 @@ fn head(asked: &Explain) -> Parts {
     if let Some(body) = asked.data.as_ref().filter(|_| !tells_length) {
         head.headers.insert(CONTENT_LENGTH, body.len().into());
     }
-    told_request::name_host(&mut head, asked.url.authority().map(Authority::as_str));
+    told_request::add_host(&mut head, asked.url.authority().map(Authority::as_str));
     resolve::name_host(&mut head);
     head
 }

@@ -7,8 +7,8 @@ use http::{HeaderValue, Version, header};
 
 use crate::request::resolve::ArrivedRequest;
 
-/// Names the host as a client does: in the Host header, unless it is there. Only HTTP/1.0 needs no host.
-pub(super) fn name_host(head: &mut Parts, host: Option<&str>) {
+/// Adds the Host header, as clients do, unless it is there. Only HTTP/1.0 needs no host.
+pub(super) fn add_host(head: &mut Parts, host: Option<&str>) {
     let is_named = head.headers.contains_key(header::HOST);
     head.version = if is_named || host.is_some() { Version::HTTP_11 } else { Version::HTTP_10 };
     if let (false, Some(Ok(host))) = (is_named, host.map(HeaderValue::from_str)) {

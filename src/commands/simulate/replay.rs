@@ -123,7 +123,7 @@ impl<'c> Replay<'c> {
             self.head.headers.append(name, value.clone());
         }
         (self.head.method, self.head.uri) = (record.method.clone(), record.uri.clone());
-        told_request::name_host(&mut self.head, record.named_host().or(self.default_host));
+        told_request::add_host(&mut self.head, record.named_host().or(self.default_host));
         let peer = record.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         self.gateway.resolver.remove_unforwarded(&mut self.head.headers, peer);
         let request = told_request::arrived(&self.head, peer, self.uses_tls);
