@@ -65,8 +65,8 @@ tables! {
         /// Writes a line for each request: the address of the `client`, but never the key by which a limit counts it
         /// (docs/admin.md), the `limit` that refused it, the limits with `on_limit = "shadow"` that
         /// would have (`shadowed`), the limits whose pools were charged instead (`overflowed`), what was `remaining` of
-        /// each limit at the decision if that is known, how long a limit held it (`held_micros`), the `server` that responded and its
-        /// `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the
+        /// each limit at the decision if that is known, how long a limit held it (`held_micros`), the `server` that
+        /// responded and its `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the
         /// `protocol`, `via = "http"` or `"envoy"` if another proxy asked about it (docs/decisions.md), the version of
         /// `tls`, the `request_id` and the `trace_id`; never a query, nor a header except as `access_format` says,
         /// since these may contain keys. `"sampled"` writes only five lines per second and worker about the refusals of
